@@ -1,3 +1,3 @@
-"""What prints the figures that the README quotes: `python -m benchmarks.<name>`."""
+"""Benchmarks, which print the figures that the README quotes: `python -m benchmarks.<name>`."""
 
 from __future__ import annotations

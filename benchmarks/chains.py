@@ -1,4 +1,4 @@
-"""Chains of transforms that people train with, beside the usual one: each a pair of torchvision and dali-cpu."""
+"""Chains of transforms from common training recipes, each as a pair of contestants: torchvision and dali-cpu."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torchvision import transforms
 from .common import MEAN, SIZE, STD
 
 LEAST = 0.95
-"""Of the images/s of `torchvision` that `dali-cpu` must reach, where it can be chosen at all."""
+"""The share of torchvision's images/s that `dali-cpu` must reach, if it can be chosen."""
 
 
 class Preset:
-    """As torchvision's reference scripts (references/classification/presets.py): an object that holds a chain."""
+    """An object that holds a chain, as in torchvision's reference scripts (references/classification/presets.py)."""
 
     def __init__(self, *policy: Any) -> None:
         self.transforms = transforms.Compose(
@@ -36,7 +36,7 @@ class Preset:
 
 
 def chains() -> Iterator[tuple[str, Any]]:
-    """Each with its name; timm's where timm is installed."""
+    """Yield the chains with their names; timm's only if timm is installed."""
     yield "preset object", Preset()
     if importlib.util.find_spec("timm") is None:
         print("timm's training transforms do not take part: timm is not installed.")
@@ -47,5 +47,5 @@ def chains() -> Iterator[tuple[str, Any]]:
 
 
 def names(chain: str) -> tuple[str, str]:
-    """What its two contestants are called."""
+    """Return the names of a chain's two contestants."""
     return f"{chain}: torchvision", f"{chain}: dali-cpu"

@@ -1,4 +1,4 @@
-"""What the benchmarks of the loaders share: the images, the DataLoader that is compared, bars, machine and versions."""
+"""Common parts of the loaders' benchmarks: the images, the DataLoader to compare with, bars, machine and versions."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from torchvision.datasets import ImageFolder
 from kernel_monitor import __version__
 from kernel_monitor.demo import demo_data
 from kernel_monitor.loaders import SwitchableLoader
-from kernel_monitor.sample.host import facts as host
+from kernel_monitor.sample.host.cpu import host_facts
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-SIZE = 224  # pixels, side of what the loaders deliver
+SIZE = 224  # pixels, side of the loaders' images
 SETTLED_S = 120.0  # longest that an engine may take to be ready
 
 
 class Bar(NamedTuple):
-    """One figure and what it must reach: at least `limit`, or at most where `at_most`."""
+    """A figure and its limit: it must be at least `limit`, or at most `limit` if `at_most`."""
 
     name: str
     value: float
@@ -48,7 +48,7 @@ class Bar(NamedTuple):
 
 
 def report(bars: Sequence[Bar], figures: dict[str, Any], file: Path | None) -> int:
-    """Print the bars; write all figures as JSON where a file is named. Returns the exit status: 1 if one is missed."""
+    """Print the bars, and write all figures as JSON if a file is named; return 1 if a bar is missed, else 0."""
     for bar in bars:
         print(bar.line())
     if file is not None:
@@ -69,7 +69,7 @@ def images(count: int, directory: Path | None) -> Iterator[Path]:
 def dataloader(
     root: Path, *, samples: int, batch: int, workers: int, replacement: bool = False, transform: Any = None
 ) -> DataLoader[Any]:
-    """The DataLoader that a person has: crop, flip, normalise; workers that stay; `samples` an epoch."""
+    """Return a typical user's DataLoader: crop, flip, normalise; persistent workers; `samples` per epoch."""
     dataset = ImageFolder(
         root,
         transform
@@ -92,10 +92,10 @@ def dataloader(
 
 
 def switch_and_settle(loader: SwitchableLoader, backend: str) -> None:
-    """Switch, and wait until the engine can take.
+    """Switch, and wait until the engine is ready.
 
     Raises:
-        SystemExit: it cannot be used.
+        SystemExit: the engine cannot be used.
     """
     loader.switch(backend)
     until = time.monotonic() + SETTLED_S
@@ -108,13 +108,13 @@ def switch_and_settle(loader: SwitchableLoader, backend: str) -> None:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """By the nearest rank: a value that occurred."""
+    """Return a percentile by the nearest rank, so that it is one of the values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, max(0, -(-len(ordered) * round(share * 1000) // 1000) - 1))]
 
 
 def spread(values: Sequence[float]) -> tuple[float, float, float]:
-    """Median, lower and upper quartile."""
+    """Return the median, the lower and the upper quartile."""
     if len(values) < 2:
         return values[0], values[0], values[0]
     lower, median, upper = statistics.quantiles(values, n=4, method="inclusive")
@@ -122,14 +122,14 @@ def spread(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def machine() -> str:
-    """Processor, cores, system and GPU, in one line."""
-    facts = host.facts()
+    """Return the processor, cores, system and GPU, in one line."""
+    facts = host_facts()
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
     return f"{facts['cpu_model']}, {facts['logical_cpus']} logical cores, {platform.platform()}, {gpu}"
 
 
 def versions() -> str:
-    """Of everything that takes part."""
+    """Return the versions of all packages involved, in one line."""
     found = []
     for name in ("torch", "torchvision", "pillow", "nvidia-dali-cuda120"):
         try:

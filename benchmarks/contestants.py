@@ -1,4 +1,4 @@
-"""The samplers that `benchmarks.sampler` compares, each as one function: run for a while, then say what came."""
+"""The samplers that `benchmarks.sampler` compares: functions that run one for a while and return a `Window`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SETTLE_S = 2.0
 
 
 class Window(NamedTuple):
-    """What one sampler did: its stamps (s, monotonic), its share of one core (per cent), series in each sample."""
+    """A sampler's run: its stamps (s, monotonic), its share of a core (per cent), the series in each sample."""
 
     stamps: list[float]
     cpu: float
@@ -31,7 +31,7 @@ class Window(NamedTuple):
 
 
 def kernel_monitor(interval: float, seconds: float, *, as_usual: bool = False) -> Window:
-    """This project's sampler process, recording, read as a notebook kernel reads it."""
+    """Run this project's sampler process, recording, and read it as a notebook kernel does."""
     from kernel_monitor.sample.sampler_client import SamplerClient
 
     stamps: list[float] = []
@@ -78,7 +78,7 @@ def usual_priority(interval: float, seconds: float) -> Window:
 
 
 def simulated(interval: float, seconds: float) -> Window:
-    """The same on a host that is not there; the process that plays it does not count."""
+    """Run the sampler process on a simulated host; the CPU time of the simulation does not count."""
     from .fakehost import simulation
 
     with ExitStack() as stack:
@@ -97,7 +97,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def psutil_thread(interval: float, seconds: float) -> Window:
-    """A thread of this process that reads the same with psutil: load each time, the rest twice a second."""
+    """Run a thread of this process that reads the same with psutil: the load each time, the rest twice a second."""
     import psutil
 
     stop = threading.Event()
@@ -128,7 +128,7 @@ def psutil_thread(interval: float, seconds: float) -> Window:
 
 
 def nvitop_collector(interval: float, seconds: float) -> Window:
-    """nvitop's `ResourceMetricCollector` with its own background thread, over the GPUs there are."""
+    """Run nvitop's `ResourceMetricCollector` with its own background thread on the machine's GPUs."""
     nvitop: Any = import_module("nvitop")
     stamps: list[float] = []
     cpu: list[float] = []
@@ -155,7 +155,7 @@ def nvitop_collector(interval: float, seconds: float) -> Window:
 
 
 def watch(marks: list[float], interval: float, seconds: float, name: str) -> tuple[int, int, float]:
-    """Let a sampler settle, then run; returns the first and the last of its marks, and the seconds between."""
+    """Let a sampler settle, then run; return the first and the last of its marks, and the seconds between them."""
     wait_for(lambda: len(marks) > SETTLE_S / interval, name)
     first, began = len(marks), time.monotonic()
     time.sleep(seconds)
@@ -171,7 +171,7 @@ def wait_for(ready: Callable[[], bool], name: str) -> None:
 
 
 def gpu_reason() -> str | None:
-    """Why no GPU is asked; None if some are."""
+    """Return why no GPU is sampled; None if some are."""
     from kernel_monitor.sample.gpu.nvml import NvmlError, open_devices
 
     try:

@@ -1,9 +1,9 @@
-"""Whether a demo set decodes like photographs: measured against those that installed packages ship.
+"""A comparison of a demo set's decoding times with those of photographs that installed packages ship.
 
     python -m benchmarks.demo_decoding DIR
 
-A comparison of data loaders is only worth something on files that cost what real ones cost. JPEG decoding pays per
-pixel (inverse transform, colour) and per bit (Huffman), so both are shown.
+A comparison of data loaders is meaningful only on files that cost as much as real files. JPEG decoding has a cost per
+pixel (inverse transform, colour) and per bit (Huffman), so both are printed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SOURCES = (
 
 @dataclass(frozen=True)
 class Measured:
-    """One JPEG: its size in pixels and bytes, and its decode times in milliseconds per megapixel, one a round."""
+    """A JPEG: its size in pixels and bytes, and its decode times in milliseconds per megapixel, one per round."""
 
     name: str
     width: int
@@ -61,7 +61,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A demo set beside photographs. `demo` is an evenly spaced selection of the set's `images` files."""
+    """A demo set compared with photographs. `demo` is an evenly spaced selection of the set's `images` files."""
 
     demo: tuple[Measured, ...]
     photographs: tuple[Measured, ...]
@@ -75,7 +75,7 @@ class Comparison:
 
     @property
     def ratios(self) -> list[float]:
-        """The same from three rounds each: the fewest whose median survives an interruption by another process."""
+        """The ratio in each group of three rounds, the fewest whose median survives an interruption."""
         return [self._ratio(slice(k, k + 3)) for k in range(0, len(self.demo[0].rounds), 3)]
 
     def _ratio(self, rounds: slice) -> float:
@@ -86,7 +86,7 @@ class Comparison:
         return demo / photographs
 
     def faults(self, tolerance: float = TOLERANCE) -> list[str]:
-        """What is wrong with the set, a sentence each; empty when nothing is."""
+        """Return a sentence for each fault of the set."""
         found = []
         if abs(self.ratio - 1) > tolerance:
             found.append(f"its decode time is not within {tolerance:.0%} of the photographs'")
@@ -120,7 +120,7 @@ class Comparison:
 
 
 def check(root: Path) -> int:
-    """Print the comparison of the demo set in `root`, and what is wrong with it; returns the exit status.
+    """Print the comparison of the demo set in `root`, and its faults; return the exit status.
 
     Raises:
         MonitorError: as `compare`.
@@ -136,10 +136,10 @@ def check(root: Path) -> int:
 
 
 def compare(root: Path, *, selection: int = 64, rounds: int = 21) -> Comparison:
-    """Times Pillow's decoding of `selection` files of the demo set in `root` and of the photographs.
+    """Time Pillow's decoding of `selection` files of the demo set in `root` and of the photographs.
 
-    One thread, files in memory, all files once a round in an order that changes, photographs as often as demo
-    files, so that a change of the processor's clock meets both alike.
+    One thread decodes files in memory: each round all files, in an order that changes, photographs as often as demo
+    files, so that a change of the processor's clock affects both alike.
 
     Raises:
         MonitorError: if there is no demo set in `root`, or scikit-learn, whose photographs are used, is missing.
@@ -179,9 +179,9 @@ def _photographs() -> list[tuple[str, bytes]]:
 
 
 def _time(files: Sequence[tuple[str, bytes]], turns: list[int], rounds: int) -> list[list[float]]:
-    """Seconds per decode: for each file, for each round, the median of its turns in the round."""
+    """Return the seconds per decode, for each file and each round: the median of its decodes in the round."""
     shuffle = random.Random(0)
-    # the thread's own CPU time, so that what else runs here does not count; Windows has it in 16 ms steps only
+    # The thread's own CPU time, so that other processes do not count; on Windows it has steps of 16 ms.
     clock = time.thread_time if time.get_clock_info("thread_time").resolution < 1e-6 else time.perf_counter
     times: list[list[float]] = [[] for _ in files]
     collecting = gc.isenabled()
@@ -215,7 +215,7 @@ def _line(name: str, pixels: str, files: Sequence[Measured]) -> str:
 
 
 def _spread(values: list[float]) -> str:
-    """The 5th and 95th percentile of sorted values."""
+    """Return the 5th and 95th percentile of sorted values."""
     low, high = (values[round(share * (len(values) - 1))] for share in (0.05, 0.95))
     return f"{low:.2f} to {high:.2f}"
 

@@ -1,23 +1,23 @@
-"""Whether what is said before a swap comes true: ten real swaps to DALI at ten augmentation loads.
+"""A test of the predictions made before a swap: ten real swaps to DALI at ten augmentation loads.
 
     python -m benchmarks.diagnose [--seconds 12] [--steps 30] [--rounds 2] [--swaps pil-1,tensor-2,…]
                                    [--json FILE]
 
-The quickstart's loop on this machine's cores, with N times [horizontal flip, vertical flip, rotation] before the crop,
-on PIL images (`pil-N`) and on tensors (`tensor-N`), which cost torchvision very different amounts. Each swap has a
-process of its own: the loop runs with torchvision, `dali-cpu` is measured on 32 of its files in a process beside it
-(how much processor time that takes, and how much longer the steps are meanwhile, is measured too), the verdict and the
-gain are taken from that when no other engine has ever run in the loop, and only then the loader is switched. The gain
-is the share of the step time that is saved; a negative one is a loss, predicted as well.
+The loop is the quickstart's on this machine's cores, with N times [horizontal flip, vertical flip, rotation] before the
+crop, on PIL images (`pil-N`) and on tensors (`tensor-N`), which cost torchvision very different amounts. Each swap has
+a process of its own. The loop runs with torchvision; `dali-cpu` is calibrated on 32 of its files in another process
+(the processor time of that, and how much longer the steps are meanwhile, are measured, too). The verdict and the gain
+are read then, before any other engine has run in the loop, and only then the loader is switched. The gain is the share
+of the step time that is saved; a negative gain is a predicted loss.
 
-What is said is about the engines, and a shared machine may be half as fast a quarter of a minute later. So the loop is
-switched back and to DALI again, and the measured gain is of the steps of all segments of either engine together. A
-process beside the loop decodes one image four times a second and reads how much of the processor others were given
-(steal). From both comes a second figure, the gain on a machine of one's own: each segment's step less the share that
-was stolen, in decodings. A loop in which decoding took a quarter more in one segment than in another, or that was
-robbed of more than a twentieth, is measured again; the steadiest counts, whatever it says.
+The prediction is about the engines, but a shared machine may be half as fast 15 s later. So the loop is switched back
+and to DALI again, and the measured gain compares the steps of all segments of either engine. A process beside the loop
+decodes an image four times a second and reads the share of the processor that went to other virtual machines (steal).
+Both give a second figure, the gain on a machine of one's own: each segment's step without the stolen share, in units of
+decodings. A loop is measured again if decoding took a quarter more in one segment than in another, or if more than a
+twentieth was stolen; the steadiest measurement counts, whatever its result.
 
-Then *Diagnose* in such a loop, `synthetic` included: how long it takes, and what it says.
+Then *Diagnose* runs in such a loop, `synthetic` included; its duration and result are printed.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ DIAGNOSED = "tensor-4"
 BAR_IN, BAR_WIDTH, BAR_DIAGNOSE_S = 8, 0.40, 120.0
 BAR_CPU_S, BAR_SLOWER = 5.0, 0.05
 LEAD = 12
-"""Steps before anything is counted: the first wait for the workers to start."""
+"""Steps that do not count: the first ones wait for the workers to start."""
 LONGEST_S = 45.0
 STEADY, STOLEN = 1.25, 0.05
 LATER = 0.6
-"""Of the seconds and steps of the first segment, what each later one has."""
+"""The share of the first segment's seconds and steps that each later segment has."""
 TARGET = "dali-cpu"
 LIMIT_S = 320.0
-"""Longest that a calibration is waited for."""
+"""The longest wait for a calibration."""
 
 
 def main() -> int:
@@ -88,7 +88,7 @@ def main() -> int:
 
 
 def in_process(options: argparse.Namespace, name: str, root: Path, *more: str) -> dict[str, Any]:
-    """`swap`, or `diagnosis`, in a new process."""
+    """Run `swap` or `diagnosis` in a new process; return its figures."""
     command = [sys.executable, "-m", "benchmarks.diagnose", "--one", name, f"--data={root}"]
     command += [*more, *(f"--{part}={getattr(options, part)}" for part in ("seconds", "steps", "rounds", "workers"))]
     done = subprocess.run(
@@ -101,7 +101,7 @@ def in_process(options: argparse.Namespace, name: str, root: Path, *more: str) -
 
 
 def swap(options: argparse.Namespace) -> dict[str, Any]:
-    """One loop with its switches: what was said before the first, and what they brought."""
+    """Run a loop with its switches; return the prediction before the first switch, and the measured gain."""
     from kernel_monitor import monitor
     from kernel_monitor.analysis import analyse
     from kernel_monitor.analysis.segments import IN_FLIGHT
@@ -182,17 +182,17 @@ def swap(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def unrest(one: dict[str, Any]) -> float:
-    """How far the machine was from being the same all the while; at most 1: steady."""
+    """Return how unsteady the machine was during the segments; at most 1 means steady."""
     return float(max((one["pace"] - 1) / (STEADY - 1), one["stolen"] / STOLEN))
 
 
 def steady(one: dict[str, Any]) -> bool:
-    """Whether it was the same machine in all segments."""
+    """Return whether the machine was steady during all segments."""
     return unrest(one) <= 1
 
 
 def pooled(pairs: list[tuple[Any, tuple[float, float]]]) -> dict[str, Any]:
-    """The mean step of all segments of an engine: by the clock, and without what others took, in decodings."""
+    """Return the mean step of all segments of an engine: by the clock, and without what others took, in decodings."""
     steps = sum(one.steps for one, _ in pairs)
     return {
         "steps": steps,
@@ -203,11 +203,11 @@ def pooled(pairs: list[tuple[Any, tuple[float, float]]]) -> dict[str, Any]:
 
 
 class Calibrated:
-    """The calibration beside a loop: its processor time, and what it costs the loop.
+    """The calibration beside a loop: its processor time, and its cost for the loop.
 
     Args:
-        loader: of the loop.
-        step: s, the mean step before it.
+        loader: the loop's loader.
+        step: s, the mean step before the calibration.
     """
 
     def __init__(self, loader: Any, step: float) -> None:
@@ -220,7 +220,7 @@ class Calibrated:
         self._asked = 0.0
 
     def runs(self, counted: int) -> bool:
-        """Whether it is under way, or begins only now: the loop goes on.
+        """Return whether the calibration runs, or has not begun yet; the loop goes on until it has ended.
 
         Args:
             counted: steps of the loop so far.
@@ -243,7 +243,7 @@ class Calibrated:
         return False
 
     def end(self) -> dict[str, Any]:
-        """Its figures: `cpu`, s; how long it took, s; `slower`, the share by which a step was longer meanwhile."""
+        """Return its figures: `cpu`, s; its duration, s; `slower`, the share by which a step was longer meanwhile."""
         found = self._loader.state()["calibration"].get(TARGET, {})
         return {
             "calibration": found,
@@ -254,13 +254,13 @@ class Calibrated:
 
 
 def cpu_of_children() -> float:
-    """Processor time of the child processes that have ended, s: here only the calibration."""
+    """Return the processor time, s, of the child processes that have ended: here only the calibration."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 class Gauge:
-    """A process beside the loop that tells how fast the machine is just now: what decoding one image takes."""
+    """A process beside the loop that measures the machine's present speed: the time to decode an image."""
 
     def __init__(self, root: Path) -> None:
         file = min(root.rglob("*.jpg"))
@@ -272,10 +272,10 @@ class Gauge:
         )
 
     def end(self, windows: list[tuple[float, float]]) -> list[tuple[float, float]]:
-        """What it saw in each of some windows of `time.monotonic()`.
+        """End the process, and return its figures in each of some windows of `time.monotonic()`.
 
         Returns:
-            The median CPU time of decoding, ms, and the share of the processor that went to others.
+            For each window the median CPU time of decoding, ms, and the share of the processor that was stolen.
         """
         out, _ = self._process.communicate("")
         found = [tuple(map(float, one.split())) for one in out.splitlines()]
@@ -288,7 +288,7 @@ class Gauge:
 
 
 def diagnosis(options: argparse.Namespace) -> dict[str, Any]:
-    """Diagnose in the running loop, from the request to the engine that was there before."""
+    """Run *Diagnose* in the running loop, until the engine from before is in use again; return its figures."""
     from kernel_monitor import monitor
 
     loader, model, optimizer, loss_of = loop_of(options)
@@ -325,7 +325,7 @@ def diagnosis(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def figures(segment: Any) -> dict[str, Any]:
-    """A segment's step with its spread and counts."""
+    """Return a segment's step with its spread and counts."""
     step = next((one.values for one in segment.statistics if one.metric == "step"), None)
     return {
         "backend": segment.backend,
@@ -342,7 +342,7 @@ def figures(segment: Any) -> dict[str, Any]:
 
 
 def loop_of(options: argparse.Namespace) -> tuple[Any, Any, Any, Any]:
-    """The quickstart's loader, model and optimizer, with a load of augmentation."""
+    """Return the quickstart's loader, model and optimizer, with a load of augmentation."""
     import torch
     from torch import nn
     from torch.utils.data import DataLoader, RandomSampler
@@ -390,7 +390,7 @@ def loop_of(options: argparse.Namespace) -> tuple[Any, Any, Any, Any]:
 
 
 def line(one: dict[str, Any]) -> str:
-    """A swap in words."""
+    """Return a swap in words."""
     before, after = one["before"], one["after"]
     inside, corrected = (
         "in " if one["low"] <= one[name] <= one["high"] else "OUT" for name in ("measured", "corrected")
@@ -408,7 +408,7 @@ def line(one: dict[str, Any]) -> str:
 
 
 def loaded(one: dict[str, Any]) -> float:
-    """CPU ms that DALI took for an image in the loop, if training takes as much beside it as before."""
+    """Return DALI's CPU ms per image in the loop, assuming that training uses as much as before."""
     before, after = one["segments"][:2]
     training = (before["cpu_seconds"] - before["workers_cpu_seconds"]) / before["samples"]
     return 1e3 * float(after["cpu_seconds"] / after["samples"] - training)

@@ -1,10 +1,10 @@
-"""A machine that is not there: the files under /proc and /sys that the sampler reads of a host with many cores.
+"""A simulated machine: the files under /proc and /sys that the sampler reads, of a host with many cores.
 
     python -m benchmarks.fakehost DIR [--cores 256] [--sockets 4] [--seed 0]
 
-writes them under DIR and moves them in real time, ten times a second, until its stdin ends. A sampler that is started
-with `KERNEL_MONITOR_ROOT=DIR` samples that machine. The load wanders in waves from socket to socket, the same for the
-same seed. What is written has the form that Linux documents (filesystems/proc.rst, accounting/psi.rst, ABI/).
+writes them under DIR and updates them in real time, ten times a second, until its stdin ends. A sampler that is started
+with `KERNEL_MONITOR_ROOT=DIR` samples that machine. The load moves in waves from socket to socket, the same for the
+same seed. The files have the format that Linux documents (filesystems/proc.rst, accounting/psi.rst, ABI/).
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ INTERRUPTS = 2000  # numbers in the line `intr`; as many as a large server has
 
 
 class FakeHost:
-    """The files of one host; `tick` moves its counters.
+    """The files of a host; `tick` advances its counters.
 
     Args:
-        directory: where `proc` and `sys` are made.
-        sockets: each is a NUMA node with an equal share of the cores, numbered in blocks.
-        cores: logical cores.
-        seed: of the load's waves.
+        directory: the folder in which `proc` and `sys` are made.
+        sockets: number of sockets; each is a NUMA node with an equal share of the cores, numbered in blocks.
+        cores: number of logical cores.
+        seed: the seed of the load's waves.
     """
 
     def __init__(self, directory: Path, sockets: int = 4, cores: int = 256, seed: int = 0) -> None:
@@ -59,7 +59,7 @@ class FakeHost:
         self.tick(0.0)
 
     def tick(self, seconds: float) -> None:
-        """Let that much time go by."""
+        """Advance the counters by that much time."""
         self._time += seconds
         for core in range(self.cores):
             if core not in self._offline:
@@ -80,20 +80,20 @@ class FakeHost:
         self._moving(load)
 
     def share(self, core: int) -> float:
-        """How busy a core is now, 0 to 1: a wave that goes round the sockets, and one of the core's own."""
+        """Return a core's present load, 0 to 1: the sum of a wave through the sockets and one of the core's own."""
         socket = core * self.sockets // self.cores
         wave = math.sin(2 * math.pi * (self._time / 40.0 - socket / self.sockets))
         own = math.sin(2 * math.pi * (self._time / 7.0 + self._phases[core]))
         return min(1.0, max(0.0, 0.5 + 0.35 * wave + 0.2 * own))
 
     def offline(self, core: int) -> None:
-        """Take a core away, as `echo 0 > /sys/devices/system/cpu/cpu<core>/online` does."""
+        """Take a core offline, as `echo 0 > /sys/devices/system/cpu/cpu<core>/online` does."""
         self._offline.add(core)
         self._still()
         self.tick(0.0)
 
     def online(self, core: int) -> None:
-        """Give it back; its counters went on from where they stood."""
+        """Bring a core back online; its counters go on from their last values."""
         self._offline.discard(core)
         self._still()
         self.tick(0.0)
@@ -107,7 +107,7 @@ class FakeHost:
         self._ticks[core][4] += ticks * waiting
 
     def _still(self) -> None:
-        """What does not move by itself."""
+        """Write the files that do not change by themselves."""
         online = [core for core in range(self.cores) if core not in self._offline]
         system = "sys/devices/system"
         self._write(f"{system}/cpu/possible", f"0-{self.cores - 1}\n")
@@ -185,7 +185,7 @@ class FakeHost:
             )
 
     def _write(self, name: str, text: str) -> None:
-        """In place, and in one call: a probe may keep the file open."""
+        """Write a file in place and in one call, because a probe may keep it open."""
         file = self.directory / name
         data = text.encode()
         if not file.exists():
@@ -199,7 +199,7 @@ class FakeHost:
 
 @contextmanager
 def simulation(directory: Path, gpus: int = 8, cores: int = 256, sockets: int = 4) -> Iterator[dict[str, str]]:
-    """Such a host that runs in a process of its own, with simulated GPUs; what a sampler's environment must say."""
+    """Run such a host with simulated GPUs in a process of its own; yield the environment for its sampler."""
     command = [sys.executable, "-m", "benchmarks.fakehost", str(directory), f"--cores={cores}", f"--sockets={sockets}"]
     root = Path(__file__).resolve().parents[1]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=root) as host:
@@ -207,7 +207,7 @@ def simulation(directory: Path, gpus: int = 8, cores: int = 256, sockets: int = 
             if host.stdout is None or host.stdout.readline() != b"ready\n":
                 raise RuntimeError("the simulated host did not start")
             before = os.environ.get("PYTHONPATH")
-            shadow = str(root / "benchmarks" / "nvml")  # its pynvml.py stands before the real one
+            shadow = str(root / "benchmarks" / "nvml")  # its pynvml.py is found before the real one
             yield {
                 "KERNEL_MONITOR_ROOT": str(directory),
                 "KERNEL_MONITOR_FAKE_NVML": json.dumps({"gpus": gpus}),
@@ -220,7 +220,7 @@ def simulation(directory: Path, gpus: int = 8, cores: int = 256, sockets: int = 
 
 
 def ranges(numbers: list[int]) -> str:
-    """`0-3,8`: the form of sysfs for a list of cores."""
+    """Return a list of cores in the notation of sysfs: `0-3,8`."""
     parts: list[list[int]] = []
     for number in sorted(numbers):
         if parts and parts[-1][1] == number - 1:
@@ -231,7 +231,7 @@ def ranges(numbers: list[int]) -> str:
 
 
 def main() -> None:
-    """Write the files and move them until stdin ends."""
+    """Write the files and update them until stdin ends."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fakehost", description=__doc__)
     parser.add_argument("directory", type=Path)
     parser.add_argument("--cores", type=int, default=256)

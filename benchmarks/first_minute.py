@@ -1,4 +1,4 @@
-"""From the keystroke that shows the dashboard to the first heatmap with data on the screen: JupyterLab in Chromium.
+"""The time from the keystroke that shows the dashboard to the first heatmap with data, in JupyterLab in Chromium.
 
     python -m benchmarks.first_minute [--rounds 5] [--images 512]
 
@@ -6,12 +6,12 @@ In each round a new kernel runs a cell that imports torch and makes a loader; th
 (for the sidebar, which is open and alone: on `%monitor start`) and, where the cores are to be filled, on a training
 loop with two workers after it, which begins while the charts are awaited.
 
-known    `%load_ext kernel_monitor` was run on this machine before, and the browser has seen the dashboard.
-first    neither: the cell that is timed has `%load_ext`, too; another browser profile and an empty cache each time.
+known    `%load_ext kernel_monitor` was run on this machine before, and the browser has shown the dashboard before.
+first    neither was done: the timed cell has `%load_ext`, too, with a new browser profile and an empty cache each time.
 
-Seconds by the page's own clock, medians with the range. At last, the page load of a notebook with and without the
-extension, in turns: until the kernel is idle, and the CPU time of the page's main thread; medians of the differences
-with their quartiles.
+The figures are seconds by the page's own clock, medians with the range. At last, the page load of a notebook is timed
+with and without the extension, in turns: until the kernel is idle, and the CPU time of the page's main thread. Medians
+of the differences are printed with their quartiles.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ PLACES = {"cell": CELL, "sidebar": SIDEBAR}
 
 
 def painted(lab: Lab, name: str, images: Path, place: str, *, first: bool, filled: bool) -> float:
-    """Seconds from the keystroke to the heatmap."""
+    """Return the seconds from the keystroke to the heatmap."""
     setup = SETUP.format(root=str(images))
     show = "%monitor" if place == "cell" else "%monitor start"
     shown = f"{LOAD}\n{show}" if first else show
@@ -96,11 +96,11 @@ def painted(lab: Lab, name: str, images: Path, place: str, *, first: bool, fille
 
 
 def page_load(browser: Browser, running: Server) -> tuple[float, float]:
-    """Seconds until a plain notebook's kernel is idle, and the CPU seconds of the page's main thread."""
+    """Return seconds until a plain notebook's kernel is idle, and the CPU seconds of the page's main thread."""
     lab = Lab(browser, running)
     try:
         session = lab.context.new_cdp_session(lab.page)
-        session.send("Performance.enable", {"timeDomain": "threadTicks"})  # not what other processes took meanwhile
+        session.send("Performance.enable", {"timeDomain": "threadTicks"})  # without the time of other processes
         path = running.notebook("plain.ipynb", "1 + 1")
         began = time.monotonic()
         lab.open(path)
@@ -113,7 +113,7 @@ def page_load(browser: Browser, running: Server) -> tuple[float, float]:
 
 
 def line(name: str, values: Sequence[float], bar: float | None) -> str:
-    """`name  median (least to most)  bar`"""
+    """Return a line `name  median (least to most)  bar`."""
     middle = statistics.median(values)
     told = "" if bar is None else f"   bar {bar:g} s: {'met' if middle <= bar else 'MISSED'}"
     return f"{name:32} {middle:6.2f} s ({min(values):.2f} to {max(values):.2f}, {len(values)} rounds){told}"

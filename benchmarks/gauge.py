@@ -1,9 +1,9 @@
-"""How fast this machine is just now: the CPU time of decoding one image, four times a second until stdin ends.
+"""A gauge of this machine's present speed: the CPU time of decoding an image, four times a second until stdin ends.
 
     python -m benchmarks.gauge FILE
 
-Prints `time.monotonic()`, the seconds that the image took, and the core-seconds that the hypervisor has given to others
-since this system began (steal). It takes about a hundredth of a core.
+It prints `time.monotonic()`, the seconds to decode the image, and the core-seconds that the hypervisor has given to
+other machines since the boot (steal). It uses about a hundredth of a core.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main(file: Path) -> None:
 
 
 def stolen() -> float:
-    """Of all cores together, s; 0 where the system does not tell."""
+    """Return the stolen core-seconds since the boot; 0 if the system does not count them."""
     try:
         return int(Path("/proc/stat").read_text("ascii").split(maxsplit=9)[8]) / os.sysconf("SC_CLK_TCK")
     except OSError:

@@ -1,14 +1,14 @@
-"""How fast a switchable loader is, beside the DataLoader that it wraps and beside DALI driven by hand.
+"""A comparison of a switchable loader's speed with the DataLoader that it wraps, and with a hand-written DALI pipeline.
 
     python -m benchmarks.loaders [--rounds 15] [--images 512] [--samples 2048] [--workers N] [--threads N]
 
-All run in this one process, one epoch of each in every round, forwards and backwards in turn: the machine's moods
-meet them all alike, and a ratio is taken within a round. A rate counts from the moment when a loader's own queue has
-been emptied once to its last sample, so that nobody is credited with batches that were made before the clock started.
-The training loop does nothing, and the files lie in the page cache: this is what a loader can deliver at most.
+All loaders run in this process, one epoch of each in every round, in forward and reverse order by turns: changes of the
+machine's speed affect all alike, and ratios are formed within a round. A rate counts from the moment when a loader's
+own queue has been emptied once to its last sample, so that batches made before the clock started do not count. The
+training loop does nothing, and the files are in the page cache: the rate is the most that a loader can deliver.
 
-The workers of every loader are started first, because nothing may be forked once DALI's threads run; that first
-epoch, which for `dali-cpu` includes loading DALI and examining every file, is shown as `cold`.
+The workers of every loader are started first, because no process may be forked once DALI's threads run. That first
+epoch, which for `dali-cpu` includes loading DALI and checking every file, is printed as `cold`.
 """
 
 from __future__ import annotations
@@ -35,19 +35,20 @@ from .common import MEAN, SIZE, STD, Bar, dataloader, images, machine, report, s
 
 PLAIN, SWITCHABLE = "DataLoader", "switchable: torchvision"
 BY_HAND = {"cpu": 0.95, "gpu": 0.45}
-"""The least of the images/s of DALI by hand, whose defaults upsample chroma coarsely on a GPU; 0.50 on an H200."""
+"""The least share of the images/s of hand-written DALI, whose defaults upsample chroma coarsely on a GPU; 0.50 on an
+H200."""
 PARAMETERS_US = 5.0
 PARAMETERS_BATCH = 32
-"""What a batch costs is shared by its samples: the bar is for this many of them."""
+"""The batch size of the bar for drawing parameters: samples share the cost of a batch."""
 
 
 class Epoch(NamedTuple):
-    """One epoch of one loader.
+    """An epoch of a loader.
 
     Attributes:
-        samples: delivered.
-        seconds: from asking for the iterator to the end.
-        rate: samples/s once its queue has been emptied.
+        samples: number of samples delivered.
+        seconds: duration from the call of `iter` to the end.
+        rate: samples/s after its queue has been emptied once.
     """
 
     samples: int
@@ -59,9 +60,9 @@ class Contestant(NamedTuple):
     """A loader that is timed.
 
     Attributes:
-        prepare: what is to happen before an epoch, outside its time.
+        prepare: is called before an epoch, outside of its time.
         batches: starts an epoch.
-        samples: of one batch.
+        samples: returns the number of samples in a batch.
     """
 
     prepare: Callable[[], None]
@@ -139,7 +140,7 @@ def show(cold: dict[str, Epoch], warm: dict[str, list[Epoch]], drawing: float, f
 
 
 def pairs(names: Iterable[str]) -> list[tuple[str, str, float]]:
-    """Which ratios have a bar: ours, the other, the least."""
+    """Return the ratios that have a bar: our contestant, the other, the least ratio."""
     known = set(names)
     wanted = [(SWITCHABLE, PLAIN, 0.99)]
     for device in ("cpu", "gpu"):
@@ -156,11 +157,11 @@ def epoch(one: Contestant, lead: int, samples: int) -> Epoch:
 
     Args:
         one: the loader.
-        lead: batches after which the rate is counted.
-        samples: that it must deliver.
+        lead: number of batches after which the rate counts.
+        samples: number of samples that it must deliver.
 
     Raises:
-        SystemExit: it delivered another number, and so is not comparable.
+        SystemExit: it delivered another number, and cannot be compared.
     """
     one.prepare()
     began = time.perf_counter()
@@ -179,7 +180,7 @@ def epoch(one: Contestant, lead: int, samples: int) -> Epoch:
 
 
 def synchronise() -> None:
-    """Wait for the GPU, where one takes part."""
+    """Wait for the GPU, if there is one."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
 
@@ -190,7 +191,7 @@ def synchronise() -> None:
 def contestants(
     root: Path, options: argparse.Namespace, threads: int
 ) -> tuple[dict[str, Contestant], Callable[[], None]]:
-    """Every loader that can run here, in an order that keeps pairs together, and what ends them."""
+    """Return every loader that can run here, in an order that keeps pairs together, and what ends them."""
     shape = {"samples": options.samples, "batch": options.batch, "workers": options.workers}
     plain = dataloader(root, **shape)
     loader = switchable(dataloader(root, **shape), name="benchmark", seed=0)
@@ -246,9 +247,9 @@ def by_hand_name(device: str) -> str:
 
 
 class ByHand:
-    """What a person writes from DALI's documentation for the same work, with its defaults: it orders and draws itself.
+    """A pipeline for the same work as in DALI's documentation, with its defaults; it orders and draws by itself.
 
-    Built when its first epoch begins, after the workers of the others.
+    It is built when its first epoch begins, after the other loaders' workers were started.
     """
 
     def __init__(self, root: Path, options: argparse.Namespace, threads: int, device: str) -> None:
@@ -312,7 +313,7 @@ class ByHand:
 
 
 def parameters_us(root: Path, batch: int) -> float:
-    """Time to compute a sample's crop and flip at this batch size: median of 9 runs of 200 batches, µs."""
+    """Return the time, µs, to compute a sample's crop and flip at this batch size: median of 9 runs of 200 batches."""
     program = translate(dataloader(root, samples=batch, batch=batch, workers=0).dataset.transform)  # type: ignore[attr-defined]
     indices, occurrences = list(range(batch)), [0] * batch
     heights, widths = np.full(batch, 375, dtype=np.int64), np.full(batch, 500, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Every series that the sampler measures: its unit, period, source and meaning.
+"""The table of all series that the sampler measures: unit, period, source and meaning.
 
 `docs/metrics.md` is written from this table, tests compare the probes with it, and `replay` simulates it.
 """
@@ -28,24 +28,24 @@ GROUPS = {
     "gpm": 1.0,
     "mig": 1.0,
 }
-"""The metrics that are read together, and the seconds between two readings: 0 is every frame. No group is read more
-often than there are frames, nor `gpu` more often than 0.1 s."""
+"""The groups of metrics that are read together, and the seconds between two reads: 0 is every frame. No group is read
+more often than there are frames, and `gpu` at most every 0.1 s."""
 
 FRAME = "frame"
 """The group of the metrics of the frame itself."""
 
 
 class Metric(NamedTuple):
-    """One row of the table.
+    """A row of the table.
 
     Attributes:
         name: the series' name; `<n>` stands for a core, `<i>` for a GPU, `<j>` for a MIG instance, `<role>` for one of
             `ROLES`, `<group>` for one of `GROUPS`.
-        unit: of its values; `1` is a plain number.
-        group: what it is read together with.
-        period_s: seconds between two readings; 0 is every frame.
-        source: where it is read.
-        meaning: in words.
+        unit: unit of its values; `1` is a plain number.
+        group: the group with which it is read.
+        period_s: seconds between two reads; 0 is every frame.
+        source: the file or function that it is read from.
+        meaning: its meaning in words.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Metric(NamedTuple):
 
 
 def _of(group: str, *rows: tuple[str, str, str, str]) -> tuple[Metric, ...]:
-    """Rows (name, unit, source, meaning) of one group."""
+    """Return the metrics of a group from rows (name, unit, source, meaning)."""
     period = GROUPS.get(group, 0.0)
     return tuple(Metric(name, unit, group, period, source, meaning) for name, unit, source, meaning in rows)
 
@@ -206,5 +206,5 @@ def _patterns() -> tuple[tuple[re.Pattern[str], Metric], ...]:
 
 
 def matching(series: str) -> list[Metric]:
-    """The entries that the name of a series fits; one, if the table is right."""
+    """Return the entries that the name of a series fits; one, if the table is right."""
     return [metric for pattern, metric in _patterns() if pattern.fullmatch(series)]

@@ -1,4 +1,4 @@
-"""A real notebook kernel for benchmarks: started, given cells, ended."""
+"""A real notebook kernel for benchmarks, and a client that runs cells in it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Notebook:
         """Execute a cell.
 
         Raises:
-            SystemExit: it failed.
+            SystemExit: the cell failed.
         """
         self._forget()
         reply = self._client.execute_interactive(code, timeout=timeout, output_hook=lambda _message: None)
@@ -37,7 +37,7 @@ class Notebook:
             raise SystemExit("\n".join(reply["content"].get("traceback", [str(reply["content"])])))
 
     def value(self, expression: str) -> Any:
-        """The value of an expression, as a literal."""
+        """Return the value of an expression, as a literal."""
         self._forget()
         reply = self._client.execute_interactive(
             "", user_expressions={"value": expression}, timeout=60, output_hook=lambda _message: None
@@ -45,7 +45,7 @@ class Notebook:
         return ast.literal_eval(reply["content"]["user_expressions"]["value"]["data"]["text/plain"])
 
     def _forget(self) -> None:
-        """Throw away what was published meanwhile: a full socket would drop the word that a cell has ended."""
+        """Discard published messages: a full socket would drop the message that a cell has ended."""
         while self._client.iopub_channel.msg_ready():
             self._client.get_iopub_msg(timeout=1)
 

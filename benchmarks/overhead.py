@@ -1,4 +1,4 @@
-"""What the monitor costs a training loop: images per second with it and without it, in pairs.
+"""The monitor's cost for a training loop: images per second with and without it, in pairs.
 
     python -m benchmarks.overhead [--pairs 24] [--seconds 6] [--browser] [--json FILE]
 
@@ -8,7 +8,7 @@ browser, and once with the monitor off; which comes first alternates. The ratio 
 median and its 95 % interval (bootstrap, 10,000 draws, fixed seed) are printed. The CPU of the monitor's threads in
 the kernel is read from Linux' schedstat of each thread.
 
-With --browser, `benchmarks.page` follows: what the page costs the machine where the browser runs.
+With --browser, `benchmarks.page` follows: the page's cost for the machine on which the browser runs.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ result = (rate, elapsed, {{name: after[name] - before.get(name, 0.0) for name in
 
 
 class Segment(NamedTuple):
-    """One run of the loop: images/s, its seconds, and the CPU seconds of each of the monitor's threads meanwhile."""
+    """A run of the loop: images/s, its seconds, and the CPU seconds of each of the monitor's threads."""
 
     rate: float
     seconds: float
@@ -121,7 +121,7 @@ def main() -> int:
 
 
 def measure(cells: Notebook, count: int, seconds: float) -> list[tuple[Segment, Segment]]:
-    """(on, off) of each pair."""
+    """Run the pairs; return (on, off) of each."""
     cells.run("%load_ext kernel_monitor")
     cells.run(SETUP)
     cells.run("train(20); rate = train(20)")
@@ -142,7 +142,7 @@ def measure(cells: Notebook, count: int, seconds: float) -> list[tuple[Segment, 
 
 
 def segment(cells: Notebook, steps: int, *, on: bool) -> Segment:
-    """One half of a pair. A client receives meanwhile if the monitor is on, and must have got frames."""
+    """Run one half of a pair. If the monitor is on, a client receives its frames, and must have got some."""
     if not on:
         cells.run("monitor.stop()")
         time.sleep(SETTLE_S)
@@ -160,14 +160,14 @@ def segment(cells: Notebook, steps: int, *, on: bool) -> Segment:
 
 
 def shares(segments: Sequence[Segment]) -> dict[str, float]:
-    """Per cent of a core of each thread over all segments."""
+    """Return each thread's share of a core over all segments, in per cent."""
     total = sum(one.seconds for one in segments)
     names = {name for one in segments for name in one.threads}
     return {name: 100 * sum(one.threads.get(name, 0.0) for one in segments) / total for name in names}
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """The 95 % interval of the median by the percentile bootstrap."""
+    """Return the 95 % interval of the median by the percentile bootstrap."""
     draw = random.Random(0)
     medians = sorted(statistics.median(draw.choices(values, k=len(values))) for _ in range(DRAWS))
     return medians[round(0.025 * DRAWS)], medians[round(0.975 * DRAWS) - 1]

@@ -1,10 +1,10 @@
-"""What it costs that a data set is somebody's own class: the dry run, and both engines beside what they are beside.
+"""The cost of a data set of the user's own class: the dry run, and both engines compared with their usual data set.
 
     python -m benchmarks.own_data [--rounds 6] [--images 256] [--samples 1024] [--workers 2]
 
-The class is the one that everybody writes: it opens a file, makes it RGB, applies its transform and returns the image
-with a label. `torchvision` is compared with the plain DataLoader over the same class, `dali-cpu` with `dali-cpu` over
-ImageFolder, in turns within one process, as `benchmarks.loaders` does it. A dry run is timed on one thread.
+The class is a typical one: it opens a file, converts it to RGB, applies its transform and returns the image with a
+label. `torchvision` is compared with the plain DataLoader over the same class, and `dali-cpu` with `dali-cpu` over
+ImageFolder, in turns within one process, as in `benchmarks.loaders`. A dry run is timed on one thread.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CALLS = 5_000
 
 
 class Photos(Dataset[Any]):
-    """A list of files with labels, as people write it."""
+    """A typical user's data set: a list of files with labels."""
 
     def __init__(self, samples: list[tuple[str, int]], transform: Any) -> None:
         self.samples = samples
@@ -51,7 +51,7 @@ class Photos(Dataset[Any]):
 
 
 class PhotosAsDict(Photos):
-    """The same with names, and the file beside it."""
+    """A data set whose samples are dictionaries that also contain the file's path."""
 
     def __getitem__(self, index: int) -> Any:
         image, label = super().__getitem__(index)
@@ -59,7 +59,7 @@ class PhotosAsDict(Photos):
 
 
 def dry_run_us(dataset: Dataset[Any]) -> float:
-    """Microseconds of one dry run: the median of ten rounds."""
+    """Return the microseconds of a dry run: the median of ten rounds."""
     own = OwnDataset(dataset)
     own.learn()
     if own.refusal is not None:

@@ -1,18 +1,18 @@
-"""What the dashboard of a large machine costs the browser's main thread: JupyterLab, Chromium, a real kernel.
+"""The cost of a large machine's dashboard for the browser's main thread, with JupyterLab, Chromium and a real kernel.
 
     python -m benchmarks.page [--seconds 600] [--hidden-seconds 60] [--cores 256] [--gpus 8] [--interval 0.1]
 
-The sampler is the real one, on a host that is not there (`benchmarks.fakehost`) with GPUs that are not there
-(`benchmarks.nvml`). A cell runs meanwhile, as training would. Milliseconds are the main thread's own CPU time in each
-second of wall time, by the browser's count (`ThreadTime`), so that a loaded machine does not inflate them:
+The sampler is the real one, on a simulated host (`benchmarks.fakehost`) with simulated GPUs (`benchmarks.nvml`). A cell
+runs meanwhile, as training would. Milliseconds are the main thread's own CPU time per second of wall time, by the
+browser's count (`ThreadTime`), so that a loaded machine does not increase them:
 
-bare     JupyterLab with the running cell, before the monitor is loaded: what the rest of the page costs.
-visible  the dashboard on the screen, from the moment at which it draws.
+bare     JupyterLab with the running cell, before the monitor is loaded: the cost of the rest of the page.
+visible  the dashboard on the screen, from its first drawing on.
 hidden   the dashboard's notebook behind another tab of JupyterLab, while another client watches the same kernel, so
          that its messages reach this page, too.
 
-Heap is measured after forced collections, when the visible segment begins and when it ends. At last the monitor is
-stopped, and every row that the kernel has numbered must be accounted for by the page.
+Heap is measured after forced collections, at the beginning and at the end of the visible segment. At last the monitor
+is stopped, and the page must account for every row that the kernel has numbered.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ facts('last.json', seq=monitor.store.last_seq)
 
 
 class Cost(NamedTuple):
-    """Main thread of a page over a segment: CPU ms in each second, and of these the scripts' and the layout's."""
+    """The CPU ms per second of a page's main thread in a segment: all, those of scripts, and those of layout."""
 
     thread: float
     script: float
@@ -71,7 +71,7 @@ class Cost(NamedTuple):
 
 
 class Accounts(NamedTuple):
-    """What became of the rows that the kernel has numbered, by the page: see `StreamStats` in accounts.ts."""
+    """The page's account of the rows that the kernel has numbered: see `StreamStats` in accounts.ts."""
 
     sent: int
     received: int
@@ -83,14 +83,14 @@ class Accounts(NamedTuple):
 
     @property
     def unaccounted(self) -> int:
-        """Rows of which the page does not know what became of them, or which it says it has and has not."""
+        """The number of rows that the page cannot account for, or wrongly lists as received."""
         return abs(self.sent - self.received - self.missed - self.hidden) + abs(
             self.missed + self.hidden - self.backfilled - self.gone
         )
 
 
 class Result(NamedTuple):
-    """One run; heap in MB."""
+    """The figures of a run; heap in MB."""
 
     bare: Cost
     visible: Cost
@@ -102,7 +102,7 @@ class Result(NamedTuple):
 
 
 class Meter:
-    """Counters of one page, from the browser itself."""
+    """A reader of a page's counters, from the browser itself."""
 
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
@@ -114,7 +114,7 @@ class Meter:
         return {entry["name"]: entry["value"] for entry in reply["metrics"]}
 
     def over(self, seconds: float) -> Cost:
-        """What the main thread does meanwhile."""
+        """Return the main thread's cost over so many seconds."""
         before, begun = self.metrics(), time.monotonic()
         # Through Playwright, which has to answer the browser meanwhile.
         self._lab.page.wait_for_timeout(seconds * 1000)
@@ -126,7 +126,7 @@ class Meter:
         return Cost(rate("ThreadTime"), rate("ScriptDuration"), rate("LayoutDuration", "RecalcStyleDuration"))
 
     def heap(self) -> float:
-        """MB in use after what can be collected was."""
+        """Return the MB in use after a garbage collection."""
         for _ in range(3):
             self._session.send("HeapProfiler.collectGarbage")
         return self.metrics()["JSHeapUsedSize"] / 1e6
@@ -134,7 +134,7 @@ class Meter:
 
 @contextmanager
 def fake_host(directory: Path, cores: int) -> Iterator[None]:
-    """The files of a host with so many cores in four sockets, moving in real time."""
+    """Simulate a host with so many cores in four sockets, in real time, during the block."""
     process = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.fakehost", str(directory), "--cores", str(cores)],
         cwd=ROOT,
@@ -203,7 +203,7 @@ def measure(lab: Lab, *, seconds: float, hidden_seconds: float, interval: float,
 
 
 def _accounts(lab: Lab, sent: int) -> Accounts:
-    """The page's books after the end, once nothing is owed any more."""
+    """Return the page's books after the end, once nothing is owed any more."""
     lab.page.wait_for_function(
         """([where, sent]) => {
             const { stats } = document.querySelector(where).monitor;
@@ -229,7 +229,7 @@ def _facts(path: Path, seconds: float = 120) -> Any:
 
 
 def run(*, seconds: float, hidden_seconds: float, cores: int, gpus: int, interval: float) -> Result:
-    """One run in a fresh server and browser."""
+    """Run the benchmark in a new server and browser."""
     with (
         tempfile.TemporaryDirectory(prefix="kernel-monitor-page-") as directory,
         large_machine(Path(directory), cores, gpus) as running,

@@ -1,4 +1,4 @@
-"""What joining a session costs a rank, in alternating pairs: its thread's CPU, and its steps of 20 ms.
+"""A rank's cost of joining a session, in alternating pairs: its thread's CPU, and its steps of 20 ms.
 
 The rank is a process of its own that trains a small network with one thread, in steps of about 20 ms; the session's
 server is in this process. Joined or not, the steps are measured.
@@ -37,11 +37,11 @@ SETTLE_S = 0.6  # so that the last frames of one half are not in the next
 
 
 def measure(pairs: int, seconds: float) -> list[Bar]:
-    """Run the pairs, each half for about `seconds`; prints the figures, and returns the bars."""
+    """Run the pairs, each half for about `seconds`; print the figures, and return the bars."""
     server = RankServer()
     try:
         words = [sys.executable, "-m", "benchmarks.rank_cost", server.folder, str(pairs), str(seconds)]
-        # Else its loops would join by themselves, in both halves.
+        # Otherwise its loops would join by themselves, in both halves.
         environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
         output = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
         ranks = server.ranks()
@@ -65,7 +65,7 @@ def measure(pairs: int, seconds: float) -> list[Bar]:
 
 
 def rank(folder: str, pairs: int, seconds: float) -> dict[str, Any]:
-    """The rank: alternates between joined and alone."""
+    """Run the rank, alternating between joined and alone; return its figures."""
     os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_PORT="1")
     torch.set_num_threads(1)
     join = session_files.read(folder)
@@ -92,7 +92,7 @@ def rank(folder: str, pairs: int, seconds: float) -> dict[str, Any]:
 
 
 def _half(turns: int, loop: Any) -> float:
-    """Seconds per step of a loop."""
+    """Run a loop; return its seconds per step."""
     began, steps = time.perf_counter(), 0
     for _ in loop:
         _compute(turns)
@@ -101,7 +101,7 @@ def _half(turns: int, loop: Any) -> float:
 
 
 def _turns() -> int:
-    """How many turns of the computation take `STEP_S` here."""
+    """Return how many repetitions of the computation take `STEP_S` here."""
     return max(1, round(4 * STEP_S / min(_timed(4) for _ in range(20))))
 
 
@@ -112,13 +112,13 @@ def _timed(turns: int) -> float:
 
 
 def _compute(turns: int) -> None:
-    """Part of a training step: forward and backward passes of a small network."""
+    """Compute a part of a training step: forward and backward passes of a small network."""
     for _ in range(turns):
         MODEL(IMAGES).sum().backward()
 
 
 def _cpu() -> float:
-    """CPU seconds of the client's thread; 0 where there is none."""
+    """Return the CPU seconds of the client's thread; 0 without one."""
     return sum(
         int(Path(f"/proc/self/task/{thread.native_id}/schedstat").read_text().split()[0]) / 1e9
         for thread in threading.enumerate()

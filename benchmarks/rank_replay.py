@@ -1,10 +1,10 @@
-"""The ranks of a training on other hosts, that are not there: their frames at the real rate, sent to a real session.
+"""Simulated ranks of a training on other hosts, which send frames at the real rate to a real session.
 
     python -m benchmarks.rank_replay FOLDER [--hosts 8] [--ranks 8] [--cores 64] [--gpus 0] [--step-ms 20]
 
-FOLDER is what KERNEL_MONITOR_JOIN names. Each rank has a connection of its own, sends its steps twice a second as
-`kernel_monitor.ranks.rank_client` does, and the load of its host where the kernel wants it. One rank waits longer for
-its data than the others, which wait for it in their collective. Ends with its stdin.
+FOLDER is the value of KERNEL_MONITOR_JOIN. Each rank has a connection of its own and sends its steps twice a second, as
+`kernel_monitor.ranks.rank_client` does, and the load of its host if the kernel requests it. One rank waits longer for
+its data than the others, which wait for it in their collective. The process ends with its stdin.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from kernel_monitor.ranks.rank_frames import Frame, Identity, Machine, packed
 from kernel_monitor.ranks.session_files import Join
 
 SLOW = 5  # the rank that waits for its data
-LATE_S = 0.004  # how much longer
+LATE_S = 0.004  # seconds that it waits longer
 
 
 @dataclass
 class Rank:
-    """One rank: its socket, and what it has sent."""
+    """A rank: its socket, and its progress."""
 
     socket: zmq.Socket[bytes]
     identity: Identity
@@ -47,7 +47,7 @@ class Rank:
 
 
 def ranks(context: zmq.Context[zmq.Socket[bytes]], join: Join, hosts: int, each: int) -> list[Rank]:
-    """All ranks, their frames spread over the period."""
+    """Return all ranks, their frames spread over the period."""
     now, found = time.monotonic(), []
     for number in range(hosts * each):
         host, local = divmod(number, each)
@@ -65,7 +65,7 @@ def ranks(context: zmq.Context[zmq.Socket[bytes]], join: Join, hosts: int, each:
 
 
 def steps(rank: Rank, now: float, step_s: float) -> list[Row]:
-    """Those that ended since the last frame. The late rank's collective, in `backward`, is the shortest."""
+    """Return the steps that ended since the last frame. The late rank's collective, in `backward`, is the shortest."""
     rows: list[Row] = []
     while rank.until + step_s < now:
         rank.until += step_s
@@ -79,7 +79,7 @@ def steps(rank: Rank, now: float, step_s: float) -> list[Row]:
 
 
 def machine(rank: Rank, cores: int, gpus: int) -> Machine:
-    """A reading of its host; cores are busier the lower their number."""
+    """Return a reading of its host; cores are busier the lower their number."""
     values = {f"cpu/{core}/busy": round(min(100.0, max(0.0, random.gauss(90 - core, 8))), 2) for core in range(cores)}
     values |= {"memory": 2e11, "network/received": round(random.gauss(9e8, 5e7), 2), "network/sent": 8e8}
     for k in range(gpus):
@@ -92,7 +92,7 @@ def machine(rank: Rank, cores: int, gpus: int) -> Machine:
 
 
 def send(rank: Rank, step_s: float, cores: int, gpus: int) -> None:
-    """A frame, after the answers that have come."""
+    """Read the answers that have come, then send a frame."""
     while rank.socket.poll(0):
         rank.sample = bool(json.loads(rank.socket.recv())["sample"])
     now = time.monotonic()

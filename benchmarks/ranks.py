@@ -1,12 +1,12 @@
-"""What the ranks of a training cost: the kernel that hears them, and the page that shows them.
+"""The cost of a training's ranks, for the ranks, for the kernel that receives their frames, and for the page.
 
     python -m benchmarks.ranks [--part rank] [--part kernel] [--part page] [--hosts 8] [--ranks 8] [--cores 64]
                                [--seconds 30] [--pairs 60]
 
-rank     what joining costs a rank: its thread, and its steps of 20 ms, in alternating pairs (`benchmarks.rank_cost`).
+rank     the cost of joining: the rank's thread, and its steps of 20 ms, in alternating pairs (`benchmarks.rank_cost`).
 kernel   a monitor in a process of its own, measuring and recording, first alone and then with the ranks of other hosts
-         (`benchmarks.rank_replay`: real frames at the real rate). Its half is the CPU of that process beyond what it
-         took alone; no page is open.
+         (`benchmarks.rank_replay`: real frames at the real rate). The cost is the process's CPU with ranks minus that
+         without; no page is open.
 page     the same in JupyterLab with the dashboard on the screen: the CPU time of the page's main thread in each second
          (as `benchmarks.page` counts it), with every host folded, and with one unfolded.
 """
@@ -52,7 +52,7 @@ while not os.path.exists("stop"): time.sleep(0.1)"""
 
 @contextmanager
 def replayed(folder: str, options: argparse.Namespace) -> Iterator[None]:
-    """Ranks of other hosts send to the session of this folder meanwhile."""
+    """Let ranks of other hosts send to the session of this folder during the block."""
     shape = [f"--{name}={getattr(options, name)}" for name in ("hosts", "ranks", "cores", "gpus")]
     command = [sys.executable, "-m", "benchmarks.rank_replay", folder, *shape]
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE)
@@ -65,7 +65,7 @@ def replayed(folder: str, options: argparse.Namespace) -> Iterator[None]:
 
 
 def kernel(options: argparse.Namespace) -> list[Bar]:
-    """The kernel's half without a page."""
+    """Measure the kernel's cost without a page; return the bars."""
     with tempfile.TemporaryDirectory(prefix="kernel-monitor-ranks-") as directory:
         environment = {**os.environ, "KERNEL_MONITOR_SESSIONS": directory}
         process = subprocess.Popen(
@@ -86,7 +86,7 @@ def kernel(options: argparse.Namespace) -> list[Bar]:
             return [float(word) for word in stdout.readline().split()]
 
         def over(seconds: float) -> tuple[float, list[float]]:
-            """% of a core that the process uses meanwhile, and what it said at the end."""
+            """Return the process's % of a core over so many seconds, and its figures at the end."""
             before = look()
             time.sleep(seconds)
             after = look()
@@ -115,7 +115,7 @@ def kernel(options: argparse.Namespace) -> list[Bar]:
 
 
 def page(options: argparse.Namespace) -> list[Bar]:
-    """The page's main thread, folded and with one host unfolded."""
+    """Measure the page's main thread, with all hosts folded and with one unfolded; return the bars."""
     from tests.browser.lab import CELL, Lab, chromium, server
 
     from .page import Meter
@@ -160,7 +160,7 @@ def page(options: argparse.Namespace) -> list[Bar]:
 
 
 def rank(options: argparse.Namespace) -> list[Bar]:
-    """The rank's half."""
+    """Measure a rank's cost; return the bars."""
     return rank_cost.measure(options.pairs, HALF_S)
 
 

@@ -1,4 +1,4 @@
-"""A page without a browser: a client that subscribes to a kernel's monitor and takes every message, as a tab would.
+"""A client that subscribes to a kernel's monitor and receives every message, as a page in a browser would.
 
     python -m benchmarks.receiver CONNECTION_FILE
 
@@ -25,7 +25,7 @@ RENEW_S = 5.0
 
 
 class Received(NamedTuple):
-    """What a receiver took in: frames, bytes of all messages, sequence numbers it never saw, its own CPU seconds."""
+    """A receiver's counts: frames, bytes of all messages, missing sequence numbers, its own CPU seconds."""
 
     frames: int
     bytes: int
@@ -56,7 +56,7 @@ class Receiver:
 
 @contextmanager
 def receiving(connection_file: str) -> Iterator[Receiver]:
-    """A receiver meanwhile."""
+    """Run a receiver during the block."""
     receiver = Receiver(connection_file)
     try:
         yield receiver
@@ -103,7 +103,7 @@ def main() -> None:
 
 
 def request(command: str, client: BlockingKernelClient) -> None:
-    """One request on the control channel, with the answer taken and forgotten."""
+    """Send a request on the control channel, and discard the reply."""
     args: dict[str, Any] = {"client": "benchmark"}
     content = {"protocol": PROTOCOL, "command": command, "args": args}
     client.control_channel.send(client.session.msg("kernel_monitor_request", content))

@@ -1,4 +1,4 @@
-"""What recording costs, and what reading a recording takes: an hour of a large machine, faster than real time.
+"""The cost of recording, and of reading a recording: an hour of a large machine, faster than real time.
 
     python -m benchmarks.record [--minutes 60] [--cores 64] [--gpus 8] [--interval 0.1]
 
@@ -53,7 +53,7 @@ print(json.dumps({
 
 
 def write(path: Path, replay: Replay, rows: int) -> dict[str, Any]:
-    """Record `rows` frames; returns seconds, of all and of the recorder's own threads, and its bytes."""
+    """Record `rows` frames; return the seconds of all threads and of the recorder's own, and its bytes."""
     blocks = [replay.block(min(600, rows - start)) for start in range(0, rows, 600)]
     frames = [
         (moment, row.tobytes()) for times, values in blocks for moment, row in zip(times.tolist(), values, strict=True)
@@ -80,13 +80,13 @@ def write(path: Path, replay: Replay, rows: int) -> dict[str, Any]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Open it, bin it and make its DataFrame in a new process; returns what that took."""
+    """Open the recording, bin it and make its DataFrame in a new process; return the durations."""
     done = subprocess.run([sys.executable, "-c", READING, str(path)], check=True, capture_output=True, text=True)
     return dict(json.loads(done.stdout))
 
 
 def pieces(replay: Replay, rows: int) -> dict[str, float]:
-    """Pack some rows; returns the thread's CPU seconds, those of the longest piece, and the bytes."""
+    """Pack some rows; return the thread's CPU seconds, those of the longest piece, and the bytes."""
     times, values = replay.block(rows)
     names = [column.name for column in replay.columns]
     job = codec.encode(names, times.astype("<f8").tobytes(), bytes(4 * rows), values.astype("<f4").tobytes())
@@ -102,9 +102,9 @@ def pieces(replay: Replay, rows: int) -> dict[str, float]:
 
 
 def beside(replay: Replay, seconds: float, *, recording: bool) -> list[float]:
-    """How late (s, sorted) a clock's thread wakes, 20 times a second, with and without recording its frames.
+    """Return the delays (s, sorted) of a thread that wakes 20 times a second, with or without recording its frames.
 
-    The recorder packs every 50 rows here, a dozen times as often as it does.
+    The recorder packs every 50 rows here, a dozen times as often as usual.
     """
     rows = round(20 * seconds)
     blocks = [replay.block(min(600, rows - start)) for start in range(0, rows, 600)]

@@ -1,14 +1,14 @@
-"""Workers on other machines: what the way there costs, how they scale, what a swap costs, whether memory is kept.
+"""Workers on other machines: the cost of the transport, their scaling, the cost of a swap, and their memory.
 
     python -m benchmarks.remote [--parts rate scaling swaps memory] [--seconds 10] [--rounds 4]
 
-Everything runs on this one machine, in a Ray cluster on loopback: the figures are of the engine, not of a network.
+Everything runs on this machine, in a Ray cluster on loopback: the figures describe the engine, not a network.
 
-rate     as many workers on one node as the DataLoader has: images/s against `torchvision`, in alternate windows.
-scaling  a sample is a sleep of 20 ms and no work at all, so that this machine's cores are not what is measured: 1, 2,
-         4 and 8 workers on 4 nodes; the efficiency is the rate over that of so many sleepers.
+rate     images/s with as many workers on a node as the DataLoader has, against `torchvision`, in alternate windows.
+scaling  a sample sleeps 20 ms and does no work, so that this machine's cores do not limit it: 1, 2, 4 and 8 workers on
+         4 nodes; the efficiency is the rate divided by that of so many sleepers.
 swaps    there and back in a loop that sleeps for each batch, as `benchmarks.swap` measures it.
-memory   of the kernel and the driver process, and what the object stores hold, over 5,000 batches.
+memory   memory of the kernel and the driver process, and of the object stores, over 5,000 batches.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ PARTS = ("rate", "scaling", "swaps", "memory")
 SLEEP_S, SLEEPERS = 0.020, (1, 2, 4, 8)
 WARM_S = 3.0
 BATCHES, SETTLED = 5_000, 500
-STORE_MB = 2_000  # of the object store, where the rate is measured; the default is 30 % of a machine's memory
+STORE_MB = 2_000  # size of the object store where the rate is measured; Ray's default is 30 % of the memory
 
 
 class Sleeping(Dataset[Any]):
-    """A sample takes 20 ms of waiting and no processor."""
+    """A data set whose samples take 20 ms of waiting and no processor time."""
 
     def __len__(self) -> int:
         return 1_000_000
@@ -52,7 +52,7 @@ class Sleeping(Dataset[Any]):
 
 
 class Plain(Dataset[Any]):
-    """A sample of 150 KB that takes next to no time."""
+    """A data set whose samples have 150 KB and take almost no time."""
 
     def __len__(self) -> int:
         return 10_000_000
@@ -89,7 +89,7 @@ def main() -> int:
 
 
 def images_per_s(loader: SwitchableLoader, batches: Any, seconds: float) -> float:
-    """The rate of a loop that does nothing, over so many seconds after `WARM_S`."""
+    """Return the rate of a loop that does nothing, over so many seconds after `WARM_S`."""
     until = time.monotonic() + WARM_S
     while time.monotonic() < until:
         next(batches)
@@ -186,7 +186,7 @@ def memory(options: argparse.Namespace, figures: dict[str, Any]) -> list[Bar]:
 
 
 def await_workers(loader: SwitchableLoader, workers: int, batches: Any) -> None:
-    """Go on until so many workers take batches; SystemExit if they do not come."""
+    """Take batches until so many workers deliver; raise SystemExit if they do not come."""
     until = time.monotonic() + 90
     while sum(node.workers for node in loader.nodes) != workers:
         if time.monotonic() > until:
@@ -195,7 +195,7 @@ def await_workers(loader: SwitchableLoader, workers: int, batches: Any) -> None:
 
 
 def checked(loader: SwitchableLoader) -> None:
-    """SystemExit if a sample was lost or doubled, or another engine had to go on."""
+    """Raise SystemExit if a sample was lost or doubled, or if another engine had to take over."""
     counts = loader.epochs()[-1]
     if counts["lost"] or counts["doubled"] or "failed" in loader.switch_state.status:
         raise SystemExit(f"{counts['lost']} lost, {counts['doubled']} doubled; {loader.switch_state.status}")

@@ -1,7 +1,7 @@
 """Frames as a large machine brings them: the real columns, values that move as real ones do.
 
-Cores' shares are whole ticks of 10 ms (`/proc/stat`), slow groups are held between their readings, GPUs answer in whole
-per cent, milliwatts and MiB, and what is a fraction has all the digits of a float32.
+Cores' shares are whole ticks of 10 ms (`/proc/stat`), slow groups are held between their readings, GPUs give whole per
+cent, milliwatts and MiB, and fractions have all the digits of a float32.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GIB = 1 << 30
 
 
 class Column(NamedTuple):
-    """One series of the replay."""
+    """A series of the replay."""
 
     name: str
     metric: Metric
@@ -37,7 +37,7 @@ class Replay:
         cores: logical cores.
         gpus: GPUs, of eighty gigabytes each, without MIG.
         interval: seconds between frames.
-        seed: of everything that is random.
+        seed: the seed of all random values.
     """
 
     def __init__(self, cores: int = 64, gpus: int = 8, interval: float = 0.1, seed: int = 0) -> None:
@@ -55,7 +55,7 @@ class Replay:
 
     @property
     def hello(self) -> dict[str, Any]:
-        """What the sampler would say of this machine."""
+        """The sampler's hello for this machine."""
         half = self.cores // 2
         topology = [list(range(half)), list(range(half, self.cores))]
         return {
@@ -79,7 +79,7 @@ class Replay:
         }
 
     def block(self, rows: int = BLOCK) -> tuple[Floats, npt.NDArray[np.float32]]:
-        """The next rows: times[n] in s since the beginning, float32[n, m]."""
+        """Return the next rows: times[n] in s since the beginning, float32[n, m]."""
         number = self._row + np.arange(rows)
         jitter = np.abs(self._random.normal(0, 5e-5, rows))
         time = (number + 0.5) * self.interval + jitter
@@ -120,14 +120,14 @@ class Replay:
         return time, values
 
     def frames(self, count: int) -> Iterator[tuple[float, npt.NDArray[np.float32]]]:
-        """`count` frames, one by one."""
+        """Yield `count` frames."""
         while count > 0:
             time, values = self.block(min(BLOCK, count))
             yield from zip(time.tolist(), values, strict=True)
             count -= len(time)
 
     def _held(self, number: npt.NDArray[np.int64], period: float, make: Any) -> Floats:
-        """Values that are made every `period` seconds and stand until the next."""
+        """Return values that change every `period` seconds."""
         every = max(1, round(period / self.interval))
         readings = number // every - number[0] // every
         made = make(int(readings[-1]) + 1)
@@ -138,7 +138,7 @@ class Replay:
         return middle * (1 + share * self._random.standard_normal(count))
 
     def _of(self, metric: Metric, part: str, steady: Floats, count: int) -> Any:
-        """`count` readings of a metric that follows the rows of `steady` (0 to 100)."""
+        """Return `count` readings of a metric that follows the rows of `steady` (0 to 100)."""
         follow = steady[np.linspace(0, len(steady) - 1, count).astype(int)]
         random = self._random
         if metric.group == "cpu-split":

@@ -1,4 +1,4 @@
-"""What a report of a long session of a large machine takes: bytes, seconds to write, seconds to its first picture.
+"""The cost of a report of a long session on a large machine: bytes, seconds to write, seconds to its first picture.
 
     python -m benchmarks.report [--minutes 60] [--cores 64] [--gpus 8] [--interval 0.1] [--session FILE] [--keep FOLDER]
 
@@ -58,11 +58,11 @@ PARTS = (
     Part(0.3, "dali-gpu", 4.0, 2.0, 31.0, 56.0, 8.0, 3.0),
     Part(0.2, "torchvision", 140.0, 6.0, 30.0, 55.0, 8.0, 3.0),
 )
-"""What the session's loop did; PHASES is their order, the wait before them and the rest behind."""
+"""The parts of the session; a step's times are the wait, the phases in the order of PHASES, and the rest."""
 
 
 def steps(seconds: float, seed: int = 0) -> Iterator[Step]:
-    """The loop's steps over so many seconds, each with noise of its own."""
+    """Yield the loop's steps over so many seconds, each with noise of its own."""
     random = np.random.default_rng(seed)
     now, place = 0.0, 0
     for part in PARTS:
@@ -80,7 +80,7 @@ def steps(seconds: float, seed: int = 0) -> Iterator[Step]:
 
 
 def state(backend: str, delivered: int) -> dict[str, Any]:
-    """The loader's state as it is recorded."""
+    """Return the loader's state as it is recorded."""
     epoch, batch = divmod(delivered, 2000)
     counts = {"lost": 0, "doubled": 0, "skipped": 0, "replaced": 0, "planned": 2000 * BATCH}
     whole = [
@@ -135,7 +135,7 @@ def record(path: Path, replay: Replay, seconds: float) -> None:
 
 
 def _values(times: Any, told: list[Step], ends: Any) -> list[tuple[float, dict[str, float]]]:
-    """The loader's series for these frames."""
+    """Return the loader's series for these frames."""
     interval = float(np.diff(times).mean())
     edges = np.searchsorted(ends, np.append(times[:1] - interval, times), side="right")
     found = []
@@ -150,9 +150,9 @@ def _values(times: Any, told: list[Step], ends: Any) -> list[tuple[float, dict[s
 
 
 def write(session: Path, target: Path, cache: Path) -> tuple[float, float]:
-    """Run `kernel-monitor report`; returns its seconds, and those of CPU in all its processes.
+    """Run `kernel-monitor report`; return its seconds, and the CPU seconds of all its processes.
 
-    Python keeps what it has compiled in `cache`, as it does unless it is told otherwise.
+    Python keeps its compiled modules in `cache`, as usual.
     """
     from resource import RUSAGE_CHILDREN, getrusage
 
@@ -165,7 +165,7 @@ def write(session: Path, target: Path, cache: Path) -> tuple[float, float]:
 
 
 def show(page: Path) -> dict[str, float]:
-    """Open it in Chromium; seconds from the navigation to the first paint, to the first picture, to all charts."""
+    """Open it in Chromium; return the seconds from the navigation to first paint, first picture and all charts."""
     from tests.browser.lab import chromium
 
     with chromium() as browser:

@@ -1,17 +1,16 @@
-"""How steadily, and at which cost, a machine is sampled from inside a busy notebook kernel.
+"""A comparison of samplers beside a busy notebook kernel: the steadiness of their intervals, and their CPU.
 
     python -m benchmarks.sampler [--seconds 20] [--runs 3] [--only NAME…]
 
-This process plays the kernel: two threads compute in pure Python and never let go of the GIL by themselves, from the
+This process stands for the kernel: two threads compute in pure Python and never release the GIL by themselves, from the
 first sampler to the last. Beside them runs one sampler at a time, each for the same time: this project's process with
 every metric on and the flight recorder running, at 10 and 20 Hz, at the usual priority, and on a simulated host of 256
-cores and 8 GPUs (`benchmarks/fakehost.py`, `benchmarks/nvml`); a thread with psutil; nvitop's collector. A bare timer,
-a process that sleeps to each deadline and does nothing else, runs along with every one of them and shows what the
-machine itself allows.
+cores and 8 GPUs (`benchmarks/fakehost.py`, `benchmarks/nvml`); a thread with psutil; nvitop's collector. With each of
+them runs a bare timer, a process that only sleeps to each deadline; it shows the limits of the machine itself.
 
-An interval is the difference of two samples' own `time.monotonic()` stamps, its error what it differs from the nominal
-one. CPU is the share of one core: for this project the sampler process with all its threads and the thread that reads
-it, for the others their thread.
+An interval is the difference of two samples' own `time.monotonic()` stamps; its error is the difference from the
+nominal interval. CPU is the share of a core: for this project, of the sampler process with all its threads and the
+thread that reads it; for the others, of their thread.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ BAR_CPU_SIMULATED = 3.0
 
 
 class Row(NamedTuple):
-    """Interval errors in ms, samples missed in per cent, CPU in per cent of one core, series."""
+    """The figures of a sampler: interval errors in ms, samples missed and CPU in per cent, number of series."""
 
     p50: float
     p99: float
@@ -61,7 +60,7 @@ class Row(NamedTuple):
 
 
 class Contestant(NamedTuple):
-    """One sampler, its interval in seconds, and its bars: p99 of the error in ms, CPU in per cent."""
+    """A sampler, its interval in seconds, and its bars: p99 of the error in ms, CPU in per cent."""
 
     measure: Callable[[float, float], Window]
     interval: float = 0.1
@@ -70,7 +69,7 @@ class Contestant(NamedTuple):
 
 
 def main() -> int:
-    """Measure and print; 1 if a bar was missed."""
+    """Measure and print; the exit status is 1 if a bar is missed."""
     contestants = {
         "kernel_monitor": Contestant(kernel_monitor, 0.1, BAR_ERROR_MS, BAR_CPU),
         "kernel_monitor, 20 Hz": Contestant(kernel_monitor, 0.05, BAR_ERROR_MS),
@@ -128,7 +127,7 @@ def main() -> int:
 
 
 def real_time_permitted() -> bool:
-    """Whether the system gives this user the sampler's real-time priority; tried in a process of its own."""
+    """Return whether the system grants this user the sampler's real-time priority; a new process tries it."""
     code = "import sys; from kernel_monitor.os_process import *; sys.exit(not request_realtime())"
     return subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -141,7 +140,7 @@ def line(name: str, row: Row) -> str:
 
 
 def summarise(window: Window, nominal: float) -> Row:
-    """Percentiles by the nearest rank, so that each is an error that occurred."""
+    """Return the figures of a run, with percentiles by the nearest rank."""
     intervals = [b - a for a, b in zip(window.stamps, window.stamps[1:], strict=False)]
     errors = sorted(1e3 * abs(interval - nominal) for interval in intervals)
     if len(errors) < 2:
@@ -180,7 +179,7 @@ def bare_timer(interval: float) -> None:
 
 @contextmanager
 def spinning() -> Iterator[None]:
-    """Threads that compute in pure Python meanwhile."""
+    """Run threads that compute in pure Python during the block."""
     stop = False
 
     def spin() -> None:
@@ -224,9 +223,9 @@ def timer_process(interval: float) -> Iterator[Callable[[], Window]]:
 
 
 def machine() -> str:
-    from kernel_monitor.sample.host import facts as host
+    from kernel_monitor.sample.host.cpu import host_facts
 
-    facts = host.facts()
+    facts = host_facts()
     reason = gpu_reason()
     gpus = "GPUs are asked" if reason is None else f"no GPU ({reason})"
     return f"{facts['cpu_model']}, {facts['logical_cpus']} logical cores, {platform.platform()}, {gpus}"

@@ -1,4 +1,4 @@
-"""An hour of one notebook with the monitor and one without: memory, and samples that were missed.
+"""A soak test: an hour of a notebook with the monitor and one without; memory, and missed samples.
 
     python -m benchmarks.soak [--minutes 60] [--json FILE]
 
@@ -51,8 +51,8 @@ thread.start()
 """
 
 
-class Look(NamedTuple):
-    """Resident bytes at one moment; `second` counts from the first look."""
+class Reading(NamedTuple):
+    """Resident bytes at one moment; `second` counts from the first reading."""
 
     second: float
     monitored: int
@@ -76,7 +76,7 @@ def main() -> int:
                 cells.run(SETUP.format(folder=root))
             monitored.run("monitor.start()")
             with receiving(monitored.connection_file) as receiver:
-                looks = watch(monitored, plain, 60 * options.minutes)
+                readings = watch(monitored, plain, 60 * options.minutes)
                 received = receiver.finish()
             rows, missed = monitored.value("(monitor.store.last_seq, monitor.live_session.missed)")
             restarts, epochs = monitored.value("(monitor.live_session.restarts, epochs)")
@@ -90,41 +90,41 @@ def main() -> int:
         f"{restarts} restarts of the sampler; the client received {received.frames:,} frames, {received.missing} "
         f"missing; {epochs} epochs of the loop"
     )
-    return judge(looks, missed, rows, expected, options.json)
+    return judge(readings, missed, rows, expected, options.json)
 
 
-def watch(monitored: Notebook, plain: Notebook, seconds: float) -> list[Look]:
-    """A look every ten seconds, a line every minute."""
+def watch(monitored: Notebook, plain: Notebook, seconds: float) -> list[Reading]:
+    """Read the memory every ten seconds, and print a line every minute; return the readings."""
     sampler = int(monitored.value("monitor.live_session.client.pid"))
-    looks: list[Look] = []
+    readings: list[Reading] = []
     began = time.monotonic()
     while (second := time.monotonic() - began) < seconds:
-        looks.append(Look(second, resident(monitored.pid), resident(plain.pid), resident(sampler)))
-        if len(looks) % 6 == 1:
-            print(f"{second / 60:5.1f} min  {line(looks[-1])}", flush=True)
+        readings.append(Reading(second, resident(monitored.pid), resident(plain.pid), resident(sampler)))
+        if len(readings) % 6 == 1:
+            print(f"{second / 60:5.1f} min  {line(readings[-1])}", flush=True)
         time.sleep(PERIOD_S - (time.monotonic() - began) % PERIOD_S)
-    return looks
+    return readings
 
 
-def line(look: Look) -> str:
+def line(reading: Reading) -> str:
     return (
-        f"kernel with the monitor {look.monitored / MB:7.1f}, without {look.plain / MB:7.1f}, "
-        f"sampler {look.sampler / MB:6.1f} MB"
+        f"kernel with the monitor {reading.monitored / MB:7.1f}, without {reading.plain / MB:7.1f}, "
+        f"sampler {reading.sampler / MB:6.1f} MB"
     )
 
 
-def judge(looks: Sequence[Look], missed: int, rows: int, expected: float, file: Path | None) -> int:
-    """Print the bars over what was seen after the first five minutes (a third of a shorter run)."""
-    settled = min(SETTLED_S, looks[-1].second / 3)
-    later = [look for look in looks if look.second >= settled]
-    span = max(look.sampler for look in later) - min(look.sampler for look in later)
+def judge(readings: Sequence[Reading], missed: int, rows: int, expected: float, file: Path | None) -> int:
+    """Print the bars over the readings after the first five minutes (a third of a shorter run)."""
+    settled = min(SETTLED_S, readings[-1].second / 3)
+    later = [reading for reading in readings if reading.second >= settled]
+    span = max(reading.sampler for reading in later) - min(reading.sampler for reading in later)
     edge = max(1, len(later) // 10)
 
     def growth(values: Sequence[int]) -> float:
-        """Between the medians of the first and the last tenth: single looks are noisy."""
+        """Return the growth between the medians of the first and the last tenth: single readings are noisy."""
         return statistics.median(values[-edge:]) - statistics.median(values[:edge])
 
-    extra = growth([look.monitored for look in later]) - growth([look.plain for look in later])
+    extra = growth([reading.monitored for reading in later]) - growth([reading.plain for reading in later])
     unaccounted = abs(expected - rows - missed)
     return report(
         [
@@ -134,13 +134,13 @@ def judge(looks: Sequence[Look], missed: int, rows: int, expected: float, file: 
             # The first second belongs to the sampler's start, and the last deadline may not be due yet.
             Bar("deadlines neither sampled nor counted as missed", unaccounted, 20.0, "", at_most=True),
         ],
-        {"looks": looks, "missed": missed, "rows": rows, "machine": machine(), "versions": versions()},
+        {"readings": readings, "missed": missed, "rows": rows, "machine": machine(), "versions": versions()},
         file,
     )
 
 
 def resident(pid: int) -> int:
-    """Bytes in memory of process `pid` (VmRSS)."""
+    """Return the resident bytes of process `pid` (VmRSS)."""
     for entry in Path(f"/proc/{pid}/status").read_text("utf-8").splitlines():
         if entry.startswith("VmRSS:"):
             return 1024 * int(entry.split()[1])

@@ -1,4 +1,4 @@
-"""What profiling and exporting cost a training loop that fills every core: its throughput and its longest step.
+"""The cost of profiling and exporting for a training loop that fills every core: its throughput and longest step.
 
     python -m benchmarks.stalls [--rounds 5] [--calls 60] [--threads CORES] [--json FILE]
 
@@ -36,14 +36,14 @@ from kernel_monitor.stream.chart_documents import cache_folder
 from .common import Bar, machine, report, versions
 
 STEPS = 150
-"""Steps without anything, in each round."""
+"""Undisturbed steps in each round."""
 STEPS_PROFILED = 10
 THROUGHPUT = 0.8
-"""What is left of the loop's steps a second, at least."""
+"""The least share of the undisturbed steps per second that must remain."""
 LONGEST_STEP_S = 0.4
 EXPORT_S = 6.0
 STEP_S = 0.02
-"""The least that a step takes: what the operators leave of it is spent multiplying."""
+"""The shortest duration of a step: after its operators, it multiplies matrices until then."""
 
 
 class Loop:
@@ -62,7 +62,7 @@ class Loop:
             yield self.images
 
     def step(self) -> float:
-        """One step; s from one request for a batch to the next."""
+        """Run a step; return the s from one request for a batch to the next."""
         began = time.perf_counter()
         images = next(self.data)
         self.optimizer.zero_grad()
@@ -74,7 +74,7 @@ class Loop:
 
 
 def measure(rounds: int, calls: int, steps: int = STEPS) -> tuple[dict[str, list[float]], list[float]]:
-    """Durations of the steps (s) by part, and of the exports (s).
+    """Run the rounds; return the durations of the steps (s) by part, and of the exports (s).
 
     The parts are `nothing`, `start`, `profiled`, `stop`, `reading`, `freed` and `exporting`.
     """
@@ -118,7 +118,7 @@ def _profile(monitor: Monitor, loop: Loop, found: dict[str, list[float]]) -> Non
 
 
 def _export(monitor: Monitor, loop: Loop, found: dict[str, list[float]], path: Path) -> float:
-    """Export while the loop runs; returns the seconds that it took."""
+    """Export while the loop runs; return the seconds that it took."""
     with ThreadPoolExecutor(1) as pool:
         began = time.perf_counter()
         export = pool.submit(monitor.export, path)
@@ -130,12 +130,12 @@ def _export(monitor: Monitor, loop: Loop, found: dict[str, list[float]], path: P
 
 
 def bars(found: dict[str, list[float]], exports: list[float], slack: float = 1.0) -> list[Bar]:
-    """Throughput and longest step beside our work, and the longest export.
+    """Return the bars: throughput and longest step during our work, and the longest export.
 
     Args:
         found: durations of steps by part, as `measure` returns them.
         exports: durations of the exports.
-        slack: how many times the loss, the step and the export that are allowed; a test on a busy machine needs some.
+        slack: factor for the allowed loss, step and export; a test on a busy machine needs some.
     """
     usual = statistics.fmean(found["nothing"])
     throughput = [
@@ -150,7 +150,7 @@ def bars(found: dict[str, list[float]], exports: list[float], slack: float = 1.0
 
 
 def main() -> int:
-    """Prints the parts and the bars; exit status 1 if one is missed."""
+    """Print the parts and the bars; the exit status is 1 if a bar is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.stalls", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--calls", type=int, default=60, help="layers of the model")

@@ -1,15 +1,15 @@
-"""What a swap costs a training loop that runs: the stall, the time from the click, the memory.
+"""The cost of a swap for a running training loop: the stall, the time from the click, the memory.
 
     python -m benchmarks.swap [--swaps 200] [--timed 100] [--step-ms 20] [--workers N] [--batch 4]
 
-A loop takes batches and sleeps 20 ms for each: a GPU's step leaves the processor free, and so does a sleep. Another
-thread clicks at random moments, 0.1 to 0.5 s after the last switch took place, as a person or a script would. All in
-one epoch, so that no epoch's end is taken for a swap. The batch is small enough that the loop does not wait for data
-by itself; how long it does is printed.
+A loop takes batches and sleeps 20 ms for each: like a step on a GPU, a sleep leaves the processor free. Another thread
+switches at random moments, 0.1 to 0.5 s after the last switch took place, as a user or a script would. All happens in
+one epoch, so that no epoch's end is taken for a swap. The batch is so small that the loop hardly waits for data; its
+waits are printed.
 
-stall   the longest step from the click until `NEAR` steps after the first new batch, less the median step: what the
-        loop would notice of this swap.
-click   from `switch()` to the first batch of the new engine in the loop; what was in flight is delivered before it.
+stall   the longest step from the click until `NEAR` steps after the first new batch, minus the median step: the delay
+        that the swap causes in the loop.
+click   the time from `switch()` to the first batch of the new engine in the loop; batches in flight come before it.
 
 The first switch of a process, which loads DALI or starts with idle workers, is `cold`: each is measured in a process
 of its own.
@@ -45,7 +45,7 @@ LONGEST_S = 900.0
 
 
 class Swap(NamedTuple):
-    """One swap: from and to which engine, s from the click to its first batch, s of stall."""
+    """A swap: the old and the new engine, s from the click to its first batch, s of stall."""
 
     source: str
     target: str
@@ -95,7 +95,7 @@ def main() -> int:
 
 
 def usable(options: argparse.Namespace) -> list[str]:
-    """The engines to swap between.
+    """Return the engines to swap between.
 
     Raises:
         SystemExit: there is only one.
@@ -112,7 +112,7 @@ def usable(options: argparse.Namespace) -> list[str]:
 
 
 def make(options: argparse.Namespace) -> SwitchableLoader:
-    """A loader over one epoch that no run reaches the end of."""
+    """Return a loader over one epoch that no run reaches the end of."""
     plain = dataloader(options.data, samples=10_000_000, batch=options.batch, workers=options.workers, replacement=True)
     return switchable(plain, name="benchmark", seed=0)
 
@@ -121,10 +121,10 @@ def make(options: argparse.Namespace) -> SwitchableLoader:
 
 
 class Run:
-    """One loop with all its swaps; afterwards what it saw.
+    """A loop with all its swaps, and its measurements.
 
     Attributes:
-        asked, got: s (monotonic), when each step asked for its batch and received it.
+        asked, got: s (monotonic), the times at which each step requested its batch and received it.
         memory: MB in use by this process and its workers after so many swaps.
         released: MB in use after `release()`.
     """
@@ -164,7 +164,7 @@ class Run:
         self.released = memory_mb()
 
     def swaps(self) -> list[Swap]:
-        """What each swap cost, oldest first."""
+        """Return the swaps with their costs, oldest first."""
         steps = [after - before for before, after in zip(self.asked, self.asked[1:], strict=False)]
         normal = spread(steps)[0]
         found = []
@@ -176,7 +176,7 @@ class Run:
         return found
 
     def waits(self) -> tuple[float, float]:
-        """Median and p95 of the waits for a batch, s."""
+        """Return the median and p95 of the waits for a batch, s."""
         waits = [got - asked for asked, got in zip(self.asked, self.got, strict=False)]
         return spread(waits)[0], percentile(waits, 0.95)
 
@@ -190,7 +190,7 @@ class Run:
             time.sleep(self._options.step_ms / 1000)
 
     def _click(self) -> None:
-        """On a thread of its own: click, wait for the switch, wait a random while."""
+        """Click, wait for the switch, wait for a random time, and repeat; a thread's function."""
         try:
             for number in range(1, self._options.swaps + 1):
                 time.sleep(self._random.uniform(0.1, 0.5))
@@ -211,7 +211,7 @@ class Run:
 
 
 def memory_mb() -> float:
-    """Memory in use by this process (resident) and by its workers (what is theirs alone), MB."""
+    """Return the MB in use by this process (resident) and by its workers (not shared)."""
     me = psutil.Process()
     workers = 0
     for child in me.children(recursive=True):
@@ -226,7 +226,7 @@ def memory_mb() -> float:
 
 
 def cold_swap(options: argparse.Namespace, source: str, target: str) -> dict[str, float]:
-    """The first swap of this process: ms from the click to the first batch, and of stall."""
+    """Return the first swap of this process: ms from the click to the first batch, and of stall."""
     run = Run(options, [])
     loader = run.loader
     before = 0
@@ -246,7 +246,7 @@ def cold_swap(options: argparse.Namespace, source: str, target: str) -> dict[str
 
 
 def cold_in_process(options: argparse.Namespace, source: str, target: str) -> dict[str, float]:
-    """`cold_swap` in a new process."""
+    """Run `cold_swap` in a new process; return its figures."""
     command = [sys.executable, "-m", "benchmarks.swap", "--cold", source, target, f"--data={options.data}"]
     command += [
         f"--{name}={getattr(options, name.replace('-', '_'))}" for name in ("images", "batch", "workers", "step-ms")

@@ -1,11 +1,11 @@
-"""Whether a sweep gives the same table twice, predicts the signs, and flags an empty epoch.
+"""A test of sweeps: two runs must give the same table, predict the signs, and flag an empty epoch.
 
     python -m benchmarks.sweep [--preset sagemaker-dali] [--runs 2] [--whole] [--data DIR] [--output DIR]
                               [--arguments '…'] [--json FILE]
 
-Each run is `kernel-monitor sweep PRESET --short` in a process of its own, into a folder of its own; with `--output` the
-folders stay, and a run that was cut off goes on. The ratio of a cell is its images/s over those of its row's first
-engine: engines that take turns must give the same ratio in another run, whatever the machine did meanwhile.
+Each run is `kernel-monitor sweep PRESET --short` in a process and a folder of its own; with `--output` the folders
+stay, and an interrupted run goes on. The ratio of a cell is its images/s divided by those of its row's first engine:
+engines that take turns must give the same ratio in another run, even if the machine's speed has changed.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from kernel_monitor.sweeps.table_cells import cells, signs
 from .common import Bar, machine, report, versions
 
 BAR_APART, BAR_SIGNS, BAR_MINUTES = 10.0, 0.95, 20.0
-BAR_SAVED = 0.726  # what was published of ResNet18 at load 12
-BAR_CEILING = 0.97  # what was published of one AWS P3, with fused decode
+BAR_SAVED = 0.726  # the published share for ResNet18 at load 12
+BAR_CEILING = 0.97  # the published share for an AWS P3, with fused decode
 LIMIT_S = 1800.0
 
 
@@ -55,10 +55,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def one_run(options: argparse.Namespace, folder: Path) -> float:
-    """Run the sweep in a process; its s.
+    """Run the sweep in a process; return its duration in s.
 
     Raises:
-        SystemExit: it failed.
+        SystemExit: the sweep failed.
     """
     command = [sys.executable, "-m", "kernel_monitor", "sweep", options.preset, "--output", str(folder)]
     command += ["--full"] if options.whole else ["--full", "--short"]
@@ -71,7 +71,7 @@ def one_run(options: argparse.Namespace, folder: Path) -> float:
 
 
 def show(options: argparse.Namespace, folders: Sequence[Path], minutes: Sequence[float]) -> int:
-    """Print the bars; the exit status."""
+    """Print the bars; return the exit status."""
     contents = [read(folder).content for folder in folders]
     found = [cells(content) for content in contents]
     every = [cell for one in found for row in one for cell in row]

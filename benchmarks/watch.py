@@ -1,4 +1,4 @@
-"""What watching a model costs a step of 20 ms: steps with it and without it, in pairs.
+"""The cost of watching a model for a step of 20 ms: steps with and without the watch, in pairs.
 
     python -m benchmarks.watch [--pairs 150] [--steps 8] [--json FILE]
 
@@ -34,7 +34,7 @@ IDLE_STEPS = 400
 
 
 class Network(torch.nn.Module):
-    """A small network whose forward is repeated until it takes its time."""
+    """A small network whose forward is repeated until it takes the wanted time."""
 
     def __init__(self, width: int, rounds: int) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Loop:
         self._batches: Iterator[Any] = iter(watch_loader(itertools.repeat(self._batch)))
 
     def block(self, steps: int, *, on: bool) -> float:
-        """ms of CPU time per step."""
+        """Run a block of steps; return the ms of CPU time per step."""
         found = watch(self.model, self.optimizer) if on else None
         self._run(3)  # the first may find caches cold
         began = time.thread_time()
@@ -120,7 +120,7 @@ def main() -> int:
 
 
 def sized() -> int:
-    """Rounds of the network's forward with which a step takes about `STEP_MS` ms of CPU time."""
+    """Return the rounds of the network's forward for which a step takes about `STEP_MS` ms of CPU time."""
     rounds = 4
     for _ in range(4):
         rounds = max(1, round(rounds * STEP_MS / Loop(WIDTH, rounds).block(10, on=False)))
@@ -128,7 +128,7 @@ def sized() -> int:
 
 
 def measured(loop: Loop, count: int, steps: int) -> list[tuple[float, float]]:
-    """(on, off) of each pair, in ms a step."""
+    """Run the pairs; return (on, off) of each, in ms per step."""
     pairs = []
     for number in range(count):
         halves = {on: loop.block(steps, on=on) for on in ((True, False) if number % 2 == 0 else (False, True))}

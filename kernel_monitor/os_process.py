@@ -1,4 +1,4 @@
-"""Processes as the operating system knows them: their beginning, their cores, their environment, their priority."""
+"""Properties of operating system processes: their start, their cores, their environment, their priority."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 FORK_SERVER = "km-fork-server"  # name of the process from which workers are forked once DALI runs; 15 bytes at most
-_SAME_S = 0.5  # two processes of one number begin further apart than this
+_SAME_S = 0.5  # two processes with the same pid start further apart than this
 
 
 def in_forked_children(call: Callable[[], None]) -> Callable[[], None]:
@@ -25,10 +25,10 @@ def in_forked_children(call: Callable[[], None]) -> Callable[[], None]:
 
 
 def start_of(pid: int) -> float | None:
-    """Return when process `pid` began, in seconds of a clock that is the same for every caller; None if it has ended.
+    """Return the start of process `pid`, in seconds of a clock common to all callers; None if it has ended.
 
-    A zombie has ended. On Linux the seconds are since boot: psutil adds the boot's wall time, which steps with the
-    clock.
+    A zombie has ended. On Linux the seconds count from the boot: psutil would add the boot's wall time, which changes
+    with the system clock.
     """
     if not sys.platform.startswith("linux"):
         try:
@@ -37,7 +37,7 @@ def start_of(pid: int) -> float | None:
         except psutil.NoSuchProcess:
             return None
     try:
-        # The name, in parentheses, may hold anything: the fields follow the last parenthesis.
+        # The name, in parentheses, may contain any characters: the fields follow the last parenthesis.
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
@@ -47,40 +47,41 @@ def start_of(pid: int) -> float | None:
 
 
 def is_alive(pid: int, start: float) -> bool:
-    """Return whether the process `pid` that began at `start` (of `start_of`) still runs."""
+    """Return whether the process `pid` that began at `start` (see `start_of`) still runs."""
     now = start_of(pid)
     return now is not None and abs(now - start) < _SAME_S
 
 
 def usable_cores() -> int:
+    """Return the number of cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def child_environment() -> dict[str, str]:
-    """This process's environment, in which a child process finds this very package, installed or not."""
+    """Return this process's environment, completed so that a child process imports this same package."""
     root = str(Path(__file__).resolve().parents[1])
     installed = {str(Path(folder).resolve()) for folder in (*site.getsitepackages(), site.getusersitepackages())}
     if root in installed:
         return dict(os.environ)
-    given = os.environ.get("PYTHONPATH")
-    return {**os.environ, "PYTHONPATH": f"{given}{os.pathsep}{root}" if given else root}
+    paths = os.environ.get("PYTHONPATH")
+    return {**os.environ, "PYTHONPATH": f"{paths}{os.pathsep}{root}" if paths else root}
 
 
 def request_realtime() -> bool:
-    """Give the calling thread the lowest real-time priority where the system permits it; returns whether it did.
+    """Give the calling thread the lowest real-time priority if the system permits it; return whether it did.
 
-    Beside busy processes Linux lets a woken process wait until the running one has used its slice: measured on 2 cores
-    beside two spinning threads, the interval's p99 at 10 Hz is 102 to 104 ms (a bare timer's as well), with a real-time
-    priority 100.1 ms. The thread that samples runs for about one per cent of the time, and Linux' own limit for
-    real-time processes (95 %) stands behind it.
+    On busy cores Linux lets a woken thread wait until the running thread has used its time slice. Measured on 2 cores
+    with two spinning threads, the p99 of the interval at 10 Hz is 102 to 104 ms (as with a bare timer), and 100.1 ms
+    with real-time priority. The sampling thread runs for about one per cent of the time, and Linux limits real-time
+    threads to 95 %.
 
-    Root may, and a user with CAP_SYS_NICE or an rtprio limit; others keep the usual priority. Threads and processes
-    started afterwards do not inherit it.
+    The system permits it to root and to users with CAP_SYS_NICE or an rtprio limit. Threads and processes that are
+    started later do not inherit it.
     """
     if not hasattr(os, "sched_setscheduler"):
         return False  # macOS, Windows
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
     except OSError:
-        return False  # not permitted: the usual case, and no fault
+        return False  # not permitted, which is the usual case
     return True

@@ -1,4 +1,4 @@
-"""The user's sampler asked and shown, and its samples shared out among ranks as DistributedSampler does."""
+"""Safe access to the user's sampler, and sharing of its samples among ranks in the way of DistributedSampler."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Rando
 
 from ..errors import MonitorError
 
-# ---- Asking the user's sampler, and showing it: the user's own, but not for another DataLoader to iterate.
+# ---- Reading the user's sampler, and a proxy of it that no other DataLoader can iterate.
 
-_ITERATORS = ("torch.utils.data.dataloader", "torchdata.stateful_dataloader")  # modules of iterators of DataLoaders
+_ITERATORS = ("torch.utils.data.dataloader", "torchdata.stateful_dataloader")  # modules of DataLoaders' iterators
 
 
 def attribute(sampler: Any, name: str, default: Any = None) -> Any:
-    """An attribute of a sampler; `default` where it has none, or its class raises when it is asked."""
+    """Return an attribute of a sampler; `default` if it is missing, or if the sampler's class raises."""
     try:
         return getattr(sampler, name, default)
-    except Exception:  # noqa: BLE001 - the user's own class; plain torch would not ask
+    except Exception:  # noqa: BLE001 - the user's own class; plain torch would not read this attribute
         return default
 
 
-class ShownSampler:
-    """Stands for the user's batch sampler: of the same class to `isinstance`, same attributes, length and batches."""
+class SamplerProxy:
+    """A proxy of the user's batch sampler, with the same class (to `isinstance`), attributes, length and batches."""
 
     __slots__ = ("_name", "_sampler")
 
@@ -54,7 +54,7 @@ class ShownSampler:
         return self._sampler[place]
 
     def __iter__(self) -> Iterator[Any]:
-        # At the first batch, not before: torch's iterators cannot be taken apart when `iter` itself fails.
+        # This raises at the first batch: torch's iterators cannot be cleaned up if `iter` itself raises.
         if _in_dataloader():
             raise MonitorError(
                 f"Another DataLoader was made from the attributes of the switchable loader {self._name}: it would "
@@ -65,7 +65,7 @@ class ShownSampler:
         yield from self._sampler
 
     def __eq__(self, other: object) -> bool:
-        return bool(self._sampler == (other._sampler if type(other) is ShownSampler else other))
+        return bool(self._sampler == (other._sampler if type(other) is SamplerProxy else other))
 
     def __hash__(self) -> int:
         return hash(self._sampler)
@@ -74,15 +74,15 @@ class ShownSampler:
         return repr(self._sampler)
 
     def __reduce__(self) -> Any:
-        return _same, (self._sampler,)
+        return _unchanged, (self._sampler,)
 
 
-def _same(sampler: Any) -> Any:
+def _unchanged(sampler: Any) -> Any:
     return sampler
 
 
 def _in_dataloader() -> bool:
-    """Return whether an iterator of a DataLoader has called, at whatever depth: samplers are wrapped in samplers."""
+    """Return whether a DataLoader's iterator is among the callers, at any depth: samplers may wrap samplers."""
     frame: Any = sys._getframe()
     while frame is not None:
         if str(frame.f_globals.get("__name__", "")).startswith(_ITERATORS):
@@ -91,22 +91,22 @@ def _in_dataloader() -> bool:
     return False
 
 
-# ---- Sharing a loader's samples out among the ranks of a process group, as torch's DistributedSampler does.
+# ---- Sharing a loader's samples among the ranks of a process group, as torch's DistributedSampler does.
 
 log = logging.getLogger(__name__)
 
-_NONE = object()  # stands for an attribute that is not there
-# What samplers that take a part of the samples call their part: torch's and timm's, accelerate's, and others'.
+_NONE = object()  # marks a missing attribute
+# Attributes of samplers that take one rank's share: those of torch and timm, of accelerate, and of others.
 _OF_RANKS = ("num_replicas", "num_processes", "num_shards", "world_size", "rank", "process_index")
 
 
 class _RankSampler(DistributedSampler[int]):
     """A DistributedSampler whose epoch the loader sets, unless the user or a framework has set it."""
 
-    epoch_is_set = False  # by others, for the epoch that begins next
+    epoch_is_set = False  # the user or a framework has set the next epoch's number
 
     def set_epoch(self, epoch: int) -> None:
-        """As of DistributedSampler; holds for the epoch that begins next."""
+        """Set the number of the next epoch, as `DistributedSampler.set_epoch` does."""
         super().set_epoch(epoch)
         self.epoch_is_set = True
 
@@ -116,17 +116,17 @@ class _RankSampler(DistributedSampler[int]):
 
 
 class Sharding:
-    """Shares the samples of one DataLoader out, in place, as soon as there is a process group of several ranks."""
+    """A one-time change of a DataLoader, in place: once there are several ranks, it gets a sampler for its rank."""
 
     def __init__(self, loader: DataLoader[Any], *, wanted: bool) -> None:
         self._loader = loader
         self._settled = not wanted
 
     def settle(self) -> str | None:
-        """Look for a process group; cheap, to be called before the sampler is used in any way.
+        """Share the samples if there is a process group now; cheap, to be called before any use of the sampler.
 
-        Returns in a sentence what was done, or why it was not: once, when a group of several ranks is first seen, and
-        not where the loader's own sampler shares out already. The first rank's process logs it as a warning.
+        Returns a notice on what was done, or why nothing was done: once, when a group of several ranks is first found,
+        and not if the loader's own sampler shares already. Rank 0 logs the notice as a warning.
         """
         if self._settled or not (dist.is_available() and dist.is_initialized()):
             return None
@@ -142,9 +142,9 @@ class Sharding:
 
 
 def set_sampler_epoch(loader: DataLoader[Any], epoch: int, *, anew: bool = False) -> None:
-    """Set the epoch that begins next of a `_RankSampler`, unless others have set it since the last epoch began.
+    """Set the number of the next epoch of a `_RankSampler`, unless others have set it since the last epoch began.
 
-    With `anew` it is set in any case, as where a state has been loaded.
+    With `anew` it is set in any case, as after a state was loaded.
     """
     sampler = attribute(loader.batch_sampler, "sampler")
     if type(sampler) is _RankSampler and (anew or not sampler.epoch_is_set):
@@ -153,17 +153,17 @@ def set_sampler_epoch(loader: DataLoader[Any], epoch: int, *, anew: bool = False
 
 
 def shares_out(loader: DataLoader[Any]) -> bool:
-    """Return whether a loader's sampler takes the part of one rank."""
+    """Return whether a loader's sampler, or a sampler inside it, takes one rank's share of the samples."""
     return any(_shares_out(sampler) for sampler in _inwards(loader.batch_sampler))
 
 
 def _shard(loader: DataLoader[Any], rank: int, ranks: int) -> str:
-    """Put a sampler for this rank into a loader, if it is known what its own sampler draws; returns a notice."""
+    """Give a loader a sampler for this rank, if its own sampler is one of torch's basic ones; return a notice."""
     batches: Any = loader.batch_sampler
     sampler: Any = batches.sampler if type(batches) is BatchSampler else None
     shuffled = type(sampler) is RandomSampler
     known = shuffled or type(sampler) is SequentialSampler
-    # A RandomSampler may draw something else than each sample once.
+    # A RandomSampler may be set to draw with replacement, or another number of samples.
     if not known or getattr(sampler, "replacement", False) or len(sampler) != len(sampler.data_source):
         unknown = batches if sampler is None else sampler
         return (
@@ -172,7 +172,7 @@ def _shard(loader: DataLoader[Any], rank: int, ranks: int) -> str:
             "switchable(…, shard=False) if this is meant."
         )
     share = _RankSampler(sampler.data_source, ranks, rank, shuffle=shuffled, drop_last=batches.drop_last)
-    # Past DataLoader's own refusal of new samplers: nothing of this loader, which is our copy, has been drawn yet.
+    # `vars` bypasses DataLoader's refusal of new samplers: this loader is our copy, of which nothing was drawn yet.
     if loader.sampler is sampler:
         vars(loader)["sampler"] = share
     vars(loader)["batch_sampler"] = BatchSampler(share, batches.batch_size, batches.drop_last)
@@ -184,14 +184,14 @@ def _shard(loader: DataLoader[Any], rank: int, ranks: int) -> str:
 
 
 def _shares_out(sampler: Any) -> bool:
-    """Return whether a sampler takes the part of one rank by itself."""
+    """Return whether this sampler takes one rank's share of the samples."""
     return issubclass(type(sampler), DistributedSampler) or any(
         attribute(sampler, f"{prefix}{name}", _NONE) is not _NONE for name in _OF_RANKS for prefix in ("", "_")
     )
 
 
 def _inwards(sampler: Any) -> Iterator[Any]:
-    """A batch sampler and the samplers that it wraps."""
+    """Yield a batch sampler and the samplers that it wraps."""
     seen: set[int] = set()
     while sampler is not None and id(sampler) not in seen:
         yield sampler

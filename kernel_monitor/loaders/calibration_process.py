@@ -77,14 +77,14 @@ def measure(program: Any, files: list[Any], fused: bool) -> dict[str, Any]:
     """
     import numpy as np
 
-    from kernel_monitor.loaders.data.file_check import FileTable, look_bytes
+    from kernel_monitor.loaders.data.file_check import FileTable, check_bytes
     from kernel_monitor.loaders.engines import dali_graph
     from kernel_monitor.loaders.transforms.params import sample_keys
     from kernel_monitor.loaders.transforms.program import arrays
 
     table = FileTable(len(files))
     encoded = bool(files) and isinstance(files[0], bytes)
-    facts = [look_bytes(file) if isinstance(file, bytes) else table.look(k, file) for k, file in enumerate(files)]
+    facts = [check_bytes(file) if isinstance(file, bytes) else table.check(k, file) for k, file in enumerate(files)]
     good = [k for k, fact in enumerate(facts) if fact.reason is None and isinstance(files[k], type(files[0]))]
     if len(good) < max(FEWEST, len(files) // 2):
         first = next((f": {fact.reason}" for fact in facts if fact.reason is not None), "")

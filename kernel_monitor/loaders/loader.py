@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from ..errors import BackendUnavailable, MonitorError, NotSwitchable, Refused
 from ..integrations import accelerate
-from ..integrations.distributed import Sharding, ShownSampler
+from ..integrations.distributed import SamplerProxy, Sharding
 from ..node_sources import RayNode
 from ..protocol.states import EngineState, LoaderState
 from ..steps.step_meter import Meter
@@ -175,7 +175,7 @@ class SwitchableLoader(EpochRecords):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         if name == "batch_sampler":
             self._settle()
-            return ShownSampler(self._wrapped.batch_sampler, self.name)
+            return SamplerProxy(self._wrapped.batch_sampler, self.name)
         if name == "sampler":
             self._settle()
         return getattr(self._wrapped, name)
@@ -217,7 +217,7 @@ class SwitchableLoader(EpochRecords):
                 self.changes.at_epoch()
                 self.pool.reap()
                 cursor, seeding = self._orders.begin(skipped)
-                self.enter(cursor.record)
+                self.add_record(cursor.record)
                 iterator = EpochIterator(self, cursor)
                 self._begin(iterator, seeding)
                 self._orders.begun()

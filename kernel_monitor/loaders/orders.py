@@ -1,4 +1,4 @@
-"""The orders of a loader's epochs, one after the other: drawn anew, or again where a state was loaded."""
+"""The orders of a loader's epochs: each is newly drawn, or drawn again after a state was loaded."""
 
 from __future__ import annotations
 
@@ -30,37 +30,37 @@ from .resume import Origin, Resumption, draw, save
 
 log = logging.getLogger(__name__)
 
-LISTED = 32  # keys
+LISTED = 32  # the most keys that `listed_keys` returns
 _AT_ONCE = (DistributedSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 
 @dataclass
 class _Before:
-    """How things were before an epoch began, to go back to if it delivers nothing."""
+    """The state of `Orders` before an epoch began, which is restored if the epoch delivers nothing."""
 
     newest: tuple[EpochRecord, Origin] | None
     next_epoch: int
     loaded: Resumption | None
     seed: int | None
     seed_given: bool
-    answered: int  # batches of it that another iteration has delivered: more than 0 where it goes on from a state
-    after: Origin | None = None  # the generators once the epoch had begun
+    answered: int  # batches of the epoch that an earlier iteration has delivered; above 0 only after a loaded state
+    after: Origin | None = None  # the generators just after the epoch's beginning
 
 
 class Orders:
-    """Begins epochs, and saves the place in the newest; `seed` as `switchable` has it."""
+    """The epochs of a loader: it begins them and saves the position in the newest. `seed` is that of `switchable`."""
 
     def __init__(self, loader: DataLoader[Any], keyed: KeyedDataset, seed: int | None) -> None:
         self.next_epoch = 0  # number
         self._loader = loader
         self._keyed = keyed
         self._seed_given = seed is not None
-        self._seed = seed  # of the newest epoch; None before the first
+        self._seed = seed  # the seed of the newest epoch; None before the first
         self._newest: tuple[EpochRecord, Origin] | None = None
-        self._loaded: Resumption | None = None  # the next epoch to begin goes on from it
-        self._before: _Before | None = None  # the newest epoch
+        self._loaded: Resumption | None = None  # a loaded state, from which the next epoch goes on
+        self._before: _Before | None = None  # the state before the newest epoch
         self._prepared: accelerate.Prepared | None = None
-        self._is_early = accelerate.MODULE not in sys.modules  # made before accelerate was imported
+        self._is_early = accelerate.MODULE not in sys.modules  # this was made before accelerate was imported
 
     @property
     def seed(self) -> int:
@@ -69,18 +69,18 @@ class Orders:
 
     @property
     def resumes(self) -> bool:
-        """Whether the next epoch goes on from a state in its middle."""
+        """Whether the next epoch goes on from a state that was saved in the middle of an epoch."""
         return self._loaded is not None and self._loaded.begun
 
     def order_as(self, make: accelerate.Prepare) -> None:
-        """Have the samplers replaced and the epochs numbered by a framework; the first one counts."""
+        """Let a framework replace the samplers and number the epochs; later calls do nothing."""
         if self._prepared is None:
             self._prepared = make(self._loader)
 
     def number_next(self) -> str | None:
-        """Before an epoch begins, and the data set is looked at: let a framework number it.
+        """Let a framework number the next epoch; to be called before it begins and before the data set is read.
 
-        Returns a sentence where the loader may have been prepared without our knowledge.
+        Returns a sentence for the user if accelerate may have prepared the loader without our knowledge, else None.
         """
         if self._prepared is not None:
             self._prepared.number()
@@ -91,7 +91,7 @@ class Orders:
         return None
 
     def set_epoch(self, epoch: int) -> None:
-        """Number the next epoch, here and in the samplers that take a number."""
+        """Set the number of the next epoch, here and in the samplers that have `set_epoch`."""
         self.next_epoch = epoch
         if self._prepared is not None:
             self._prepared.set_epoch(epoch)
@@ -103,11 +103,11 @@ class Orders:
         """Begin an epoch whose first `skipped` batches are drawn and not taken.
 
         Returns:
-            Its plan, and a generator to seed new workers from; None where torch would make no workers.
+            The epoch's plan, and a generator for the seeds of new workers; None if torch would start no workers.
 
         Raises:
-            MonitorError: it is to go on from a state, and the sampler draws another order than it did, or batches are
-                to be skipped as well. The state stays loaded.
+            MonitorError: a state was loaded, and the sampler draws another order than before, or batches are to be
+                skipped, too. The state stays loaded.
         """
         loaded = self._loaded
         if skipped and loaded is not None and loaded.begun:
@@ -142,14 +142,14 @@ class Orders:
         return cursor, order.seeding
 
     def begun(self) -> None:
-        """The newest epoch has begun: whatever is drawn from now on may be the training's."""
+        """Note that the newest epoch has begun: from now on the training, too, may draw random numbers."""
         if self._before is not None:
             self._before.after = Origin.now(self._loader, kept=False)
 
     def undo(self, record: EpochRecord) -> bool:
-        """Forget an epoch of which nothing was delivered, if it is the newest: the next one is numbered as it was.
+        """Undo the beginning of an epoch that delivered nothing, if it is the newest; return whether it was undone.
 
-        The generators are restored, too, unless others have drawn from them since. Returns whether it is forgotten.
+        The next epoch gets its number. The generators are restored, too, unless other code has drawn from them since.
         """
         before, newest = self._before, self._newest
         if before is None or newest is None or newest[0] is not record:
@@ -158,14 +158,14 @@ class Orders:
             return False
         if before.after is not None and before.after.same(Origin.now(self._loader, kept=False)):
             newest[1].rewind(self._loader)
-            if before.loaded is None:  # what was drawn again was drawn apart
+            if before.loaded is None:  # else the order was drawn again, from generators of its own
                 newest[1].defaults.restore()
         self._newest, self.next_epoch, self._loaded = before.newest, before.next_epoch, before.loaded
         self._seed, self._seed_given, self._before = before.seed, before.seed_given, None
         return True
 
     def state(self) -> dict[str, Any]:
-        """The state of the newest epoch, or of the next one where that has ended."""
+        """Return the state of the newest epoch, or of the next epoch if that has ended."""
         if self._loaded is not None:
             return copy.deepcopy(self._loaded.state)
         if self._newest is not None and not self._newest[0].finished:
@@ -178,7 +178,7 @@ class Orders:
         return save(self._loader, record, origin, self.seed, seed_given=self._seed_given, begun=begun)
 
     def load(self, state: dict[str, Any]) -> None:
-        """Let the next epoch to begin go on from a state; an empty one forgets a state that was loaded before."""
+        """Load a state from which the next epoch goes on; an empty state removes a state that was loaded before."""
         if state == {}:
             self._loaded = None
             return
@@ -192,29 +192,29 @@ class Orders:
 
     @property
     def _keeps_workers(self) -> bool:
-        """Whether torch would make no new workers for the next epoch."""
+        """Whether torch would keep its workers for the next epoch."""
         return self._loader.persistent_workers and self._newest is not None
 
 
 def lookahead(loader: DataLoader[Any]) -> int | None:
-    """Return how many batches torch draws from the sampler before the first one is delivered; None: any number will do.
+    """Return how many batches torch draws from the sampler before it delivers the first; None: any number will do.
 
-    A lazy sampler, or one that the training changes, gives other batches if it is asked earlier. Those that draw their
-    whole order at once do not.
+    A lazy sampler, or a sampler that the training changes, yields other batches if they are drawn earlier. A sampler
+    that draws its whole order at once does not.
     """
     batch_sampler = loader.batch_sampler
     if type(batch_sampler) is BatchSampler and type(batch_sampler.sampler) in _AT_ONCE:
         sampler: Any = batch_sampler.sampler
         if type(sampler) is not RandomSampler or sampler.generator is None:
             return None
-        # From the user's generator it draws again and again, unless one permutation is enough.
+        # It draws from the user's generator several times, unless one permutation is enough.
         if not sampler.replacement and sampler.num_samples <= len(sampler.data_source):
             return None
     return loader.num_workers * (loader.prefetch_factor or PREFETCH)
 
 
 def listed_keys(loader: DataLoader[Any]) -> list[Any] | None:
-    """The first keys of an order that is a list, where not all are indices; None where it is drawn, or all are."""
+    """Return the first keys of an order that is a list; None if the order is drawn, or if all keys are indices."""
     batches: Any = loader.batch_sampler
     keys: list[Any] = []
     if type(batches) is BatchSampler and type(batches.sampler) in (list, tuple):
@@ -226,12 +226,12 @@ def listed_keys(loader: DataLoader[Any]) -> list[Any] | None:
 
 
 def _lengths(loader: DataLoader[Any]) -> tuple[int | None, int | None]:
-    """Return how many batches and samples an epoch will have; None if the sampler has no length."""
+    """Return the numbers of batches and samples of an epoch; None for those that the sampler's length does not give."""
     sampler = loader.batch_sampler
     try:
         batches = len(loader)
         samples = len(sampler.sampler) if type(sampler) is BatchSampler else 0  # type: ignore[arg-type]
-    except Exception:  # noqa: BLE001 - whatever the user's own sampler raises; plain torch would not ask
+    except Exception:  # noqa: BLE001 - the user's own sampler may raise anything; plain torch would not call `len`
         return None, None
     if type(sampler) is not BatchSampler:
         return batches, None

@@ -1,8 +1,8 @@
-"""The plan: which samples an epoch takes, in which order, and what has become of them.
+"""The plan of an epoch: the order of its samples, and the record of their delivery.
 
-The order is what the wrapped loader's own batch sampler yields. It is drawn lazily, by one cursor, on the thread
-that iterates; engines take from the cursor and never choose. What was taken but not delivered (an engine that
-broke, an interrupt) is given back and taken again first.
+The wrapped loader's own batch sampler yields the order. A cursor draws it lazily on the thread that iterates; engines
+take batches from the cursor and never choose them. Batches that were taken and not delivered (an engine failed, the
+loop was interrupted) are given back and taken again first.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from ..errors import MonitorError
 from ..protocol.states import EpochCounts
 from ..text import line
 
-KEPT = 1000  # fallbacks and skipped samples listed per epoch; the counts go on beyond it
+KEPT = 1000  # the most fallbacks and skipped samples that are listed per epoch; the counts include all
 EPOCHS_KEPT = 4
 
 
 def mark_plain(error: BaseException) -> None:
-    """Note of an exception that the wrapped DataLoader would raise as well, so that it is raised in the loop."""
+    """Mark an exception that the wrapped DataLoader would raise, too, so that it is raised in the loop."""
     vars(error)["_is_plain"] = True
 
 
@@ -39,41 +39,41 @@ def is_plain(error: BaseException) -> bool:
 
 
 class Slot(NamedTuple):
-    """One batch of the plan, as an engine receives it."""
+    """A batch of the plan, as an engine receives it."""
 
-    number: int  # of the batch in its epoch, from 0
-    epoch: int  # number of the epoch
-    seed: int  # of the augmentation. It travels with the batch, so that running workers use a new one
-    indices: list[int]  # n numbers of samples: their indices in the data set, or what stands for keys that are none
-    occurrences: list[int]  # n counts of how often that number came earlier in the epoch
-    # images that another engine has made already, for a worker that does the rest; None in the plan
+    number: int  # the batch's number in its epoch, from 0
+    epoch: int  # the epoch's number
+    seed: int  # seed of the augmentation; it is sent with the batch, so that running workers use a new one
+    indices: list[int]  # n numbers of samples: indices in the data set, or larger numbers that stand for other keys
+    occurrences: list[int]  # n counts of how often that number occurred earlier in the epoch
+    # Images that another engine has decoded, for a worker that transforms them; None in the plan.
     decoded: Any = None
-    # files that came with the batch (`data.sent_files.SentFiles`), for a worker that does not see them
+    # The batch's files (`data.sent_files.SentFiles`), for a worker that cannot read them; None in the plan.
     sent: Any = None
-    # n keys as the sampler gave them, for `__getitem__`; None where they are the indices
+    # n keys as the sampler gave them, for `__getitem__`; None if they are the indices.
     keys: Any = None
 
     def key(self, row: int) -> Any:
-        """Return what the data set is asked for."""
+        """Return the key of a row for the data set's `__getitem__`."""
         return self.indices[row] if self.keys is None else self.keys[row]
 
 
 def shown_key(key: Any) -> str:
-    """A sample's key for people: an index as a number, anything else as Python writes it."""
+    """Return a sample's key as text for users: an index as a number, any other key as its `repr`."""
     if isinstance(key, int | np.integer):
         return str(key)
     try:
         return line(repr(key))
-    except Exception:  # noqa: BLE001 - of a class of the user's
+    except Exception:  # noqa: BLE001 - the user's own class may raise anything
         return f"<{type(key).__name__}>"
 
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """A sample that the engine in use handed to the torchvision path."""
+    """A sample that DALI did not decode and the torchvision path did."""
 
-    index: Any  # in the data set: what the sampler gave
-    path: str  # of the file, as the data set gives it
+    index: Any  # index in the data set, or another key from the sampler
+    path: str  # the file's path, as the data set gives it
     reason: str  # why the engine did not decode it
 
 
@@ -81,54 +81,55 @@ class Fallback:
 class Skipped:
     """A sample that was left out of its batch because its file could not be read."""
 
-    index: Any  # in the data set: what the sampler gave
-    path: str  # of the file, as the data set gives it
-    reason: str  # what went wrong
+    index: Any  # index in the data set, or another key from the sampler
+    path: str  # the file's path, as the data set gives it
+    reason: str  # why the file could not be read
 
 
 @dataclass
 class EpochRecord:
-    """The samples planned and delivered in one epoch; counts are samples, except where noted.
+    """The record of the samples planned and delivered in an epoch. Counts are samples, except where noted.
 
     At the end of an epoch without an error, samples + skipped + replaced == planned, and lost == doubled == 0.
     """
 
     number: int
-    batches_planned: int | None  # batches, by the sampler's own length; None where it has none
-    samples_planned: int | None
-    indices: array[int] = field(default_factory=lambda: array("q"))
-    ends: array[int] = field(default_factory=lambda: array("q"))  # of each batch in `indices`
-    decoders: list[str] = field(default_factory=list)  # one name per run of equal decoders, see `runs`
-    runs: array[int] = field(default_factory=lambda: array("q"))
-    decoded: dict[str, int] = field(default_factory=dict)
-    fallbacks: list[Fallback] = field(default_factory=list)
-    skips: list[Skipped] = field(default_factory=list)
-    passed: int = 0  # batches drawn that are not part of it, because the iteration began after them
-    answered: int = 0  # batches answered, delivered or raised; and those before them
-    batches: int = 0  # batches delivered, those included in which every sample was skipped
-    samples: int = 0  # delivered
-    skipped: int = 0  # left out of their batches as unreadable
-    replaced: int = 0  # places that were taken by synthetic ones
-    lost: int = 0
-    doubled: int = 0
-    finished: bool = False
-    length: int | None = None  # of the data set
-    # whether its sampler takes one rank's share of the data set, by indices, which other ranks have, too
+    batches_planned: int | None  # batches, by the sampler's own length; None if it has no length
+    samples_planned: int | None  # samples, by the sampler's own length; None if it has no length
+    indices: array[int] = field(default_factory=lambda: array("q"))  # sample numbers in the order of the plan
+    ends: array[int] = field(default_factory=lambda: array("q"))  # end of each batch in `indices`
+    decoders: list[str] = field(default_factory=list)  # a name for each run of equal decoders
+    runs: array[int] = field(default_factory=lambda: array("q"))  # the length of each run in `decoders`
+    decoded: dict[str, int] = field(default_factory=dict)  # samples by the name of their decoder
+    fallbacks: list[Fallback] = field(default_factory=list)  # the first `KEPT`
+    skips: list[Skipped] = field(default_factory=list)  # the first `KEPT`
+    passed: int = 0  # batches drawn that do not count, because the iteration began after them
+    answered: int = 0  # batches up to the last that was answered: delivered, or raised as an exception
+    batches: int = 0  # batches delivered, including those in which every sample was skipped
+    samples: int = 0  # delivered samples
+    skipped: int = 0  # unreadable samples, left out of their batches
+    replaced: int = 0  # samples replaced by synthetic ones
+    lost: int = 0  # planned samples that were not delivered
+    doubled: int = 0  # delivered samples that were not planned, or had been delivered
+    finished: bool = False  # the epoch came to its end
+    length: int | None = None  # length of the data set
+    # Whether the sampler takes one rank's share of the data set, by indices that are the same in all ranks.
     shared: bool = False
-    keys: list[Any] = field(default_factory=list)  # that are no indices; their numbers follow those of the data set
+    keys: list[Any] = field(default_factory=list)  # keys that are no indices; their numbers begin at `length`
 
     @property
     def planned(self) -> int:
-        """Samples of the whole epoch; those drawn so far if the sampler has no length."""
+        """The samples of the whole epoch, or those drawn so far if the sampler has no length."""
         passed = self.ends[self.passed - 1] if self.passed else 0
         return (len(self.indices) if self.samples_planned is None else self.samples_planned) - passed
 
     @property
     def in_flight(self) -> int:
-        """Batches taken and not answered yet."""
+        """The number of batches taken and not answered yet."""
         return len(self.ends) - self.answered
 
     def counts(self) -> EpochCounts:
+        """Return the counts for pages and recordings."""
         return EpochCounts(
             epoch=self.number,
             batches=self.batches,
@@ -143,26 +144,26 @@ class EpochRecord:
         )
 
     def sampled(self) -> list[Any]:
-        """Return what the sampler gave so far: indices, and the keys that are none."""
+        """Return the keys that the sampler gave so far: indices and others."""
         first = self.length or 0
         if not self.keys:
             return self.indices.tolist()
         return [number if number < first else self.keys[number - first] for number in self.indices]
 
     def batch(self, number: int) -> array[int]:
-        """Indices of one batch of the plan."""
+        """Return the sample numbers of a batch of the plan."""
         first = self.ends[number - 1] if number else 0
         return self.indices[first : self.ends[number]]
 
     def begin_after(self, batches: int) -> None:
-        """Note that the iteration begins after that many batches, which were drawn: neither delivered nor lost."""
+        """Record that the iteration begins after that many batches, which were drawn and count as not planned."""
         self.passed = min(batches, len(self.ends))
         self.answered = max(self.answered, self.passed)
         if self.batches_planned is not None:
             self.batches_planned = max(0, self.batches_planned - self.passed)
 
     def raised(self, number: int) -> None:
-        """Note a batch that was answered by an exception: neither delivered nor lost."""
+        """Record a batch that was answered by an exception: it counts as neither delivered nor lost."""
         self._skip_to(number)
         self.answered = max(self.answered, number + 1)
 
@@ -174,14 +175,14 @@ class EpochRecord:
         skipped: Mapping[int, Skipped] = MappingProxyType({}),
         replaced: bool = False,
     ) -> None:
-        """Note a delivered batch, comparing what the engine computed with the plan.
+        """Record a delivered batch, and compare its samples with the plan.
 
         Args:
-            number: of the batch.
-            indices: int64[n] that the engine computed, from where it was computed.
-            decoders: n names of what decoded each sample.
-            skipped: samples left out, by their row in the planned batch.
-            replaced: whether the batch is synthetic; `indices` are then those whose places it takes.
+            number: the batch's number.
+            indices: int64[n], the numbers of the samples that the engine computed, as its worker reported them.
+            decoders: n names, of the decoder of each sample.
+            skipped: the samples left out, by their row in the planned batch.
+            replaced: whether the batch is synthetic; `indices` are then the numbers of the replaced samples.
         """
         self.batches += 1
         if replaced:
@@ -210,12 +211,12 @@ class EpochRecord:
                 self.decoders.append(name)
                 self.runs.append(1)
 
-    def note(self, fallbacks: Iterable[Fallback]) -> None:
-        """Keep the first `KEPT` fallbacks of the epoch."""
+    def add_fallbacks(self, fallbacks: Iterable[Fallback]) -> None:
+        """Record fallbacks; only the first `KEPT` of the epoch are kept."""
         self.fallbacks.extend(islice(fallbacks, KEPT - len(self.fallbacks)))
 
     def finish(self) -> None:
-        """Close the epoch: what was planned and never answered is lost."""
+        """Close the epoch: planned batches that were never answered are lost."""
         self._skip_to(len(self.ends))
         self.finished = True
 
@@ -225,21 +226,21 @@ class EpochRecord:
 
 
 class EpochRecords:
-    """The records of a loader's last four epochs, as questions that any thread may ask between batches."""
+    """The records of a loader's last four epochs; any thread may read them between batches."""
 
     def __init__(self) -> None:
-        self.newest: EpochRecord | None = None  # of the epoch that began last; None before the first
+        self.newest: EpochRecord | None = None  # the record of the epoch that began last; None before the first
         self._by_number: dict[int, EpochRecord] = {}
 
-    def enter(self, record: EpochRecord) -> None:
-        """Keep the record of an epoch that begins."""
+    def add_record(self, record: EpochRecord) -> None:
+        """Add the record of an epoch that begins."""
         self._by_number.pop(record.number, None)
         self._by_number[record.number] = self.newest = record
         while len(self._by_number) > EPOCHS_KEPT:
             del self._by_number[next(iter(self._by_number))]
 
     def drop(self, record: EpochRecord) -> None:
-        """Forget the newest epoch, which delivered nothing."""
+        """Remove the record of the newest epoch, which delivered nothing."""
         if self._by_number.get(record.number) is record:
             del self._by_number[record.number]
             self.newest = next(reversed(self._by_number.values()), None)
@@ -257,7 +258,7 @@ class EpochRecords:
         return dict(self._epoch(epoch).decoded)
 
     def decoders(self, epoch: int | None = None) -> list[str]:
-        """Return what decoded each delivered sample of an epoch, in the order of delivery."""
+        """Return the name of the decoder of each delivered sample of an epoch, in the order of delivery."""
         record = self._epoch(epoch)
         return [name for name, run in zip(record.decoders, record.runs, strict=True) for _ in range(run)]
 
@@ -270,7 +271,7 @@ class EpochRecords:
         return list(self._epoch(epoch).skips)
 
     def records(self) -> list[EpochRecord]:
-        """The last epochs, oldest first; may be called from any thread."""
+        """Return the last epochs, oldest first; may be called from any thread."""
         return list(self._by_number.values())
 
     def epochs(self) -> list[EpochCounts]:
@@ -286,7 +287,7 @@ class EpochRecords:
 
 
 def _own_batch(batch: Any) -> Any:
-    """A copy of a sampler's batch, as samplers fill one list again and again; of the type that torch hands on."""
+    """Return a copy of a sampler's batch, in the type that torch would pass on: samplers may reuse their list."""
     if isinstance(batch, np.ndarray):
         return batch.copy()
     if isinstance(batch, torch.Tensor):
@@ -295,12 +296,12 @@ def _own_batch(batch: Any) -> Any:
 
 
 class Undelivered:
-    """A sampler's batches as it gives them; those that the loop has not got yet are kept."""
+    """An iterator over a sampler's batches that keeps those that the loop has not received yet."""
 
     def __init__(self, batches: Iterator[Any]) -> None:
         self._batches = batches
         self._kept: deque[tuple[int, Any]] = deque()  # number and keys
-        self._newest: Any = None  # what the sampler gave last, until it is kept
+        self._newest: Any = None  # the sampler's last batch, until it is kept
         self._drawn = 0
 
     def __iter__(self) -> Iterator[Any]:
@@ -316,7 +317,7 @@ class Undelivered:
             raise
         try:
             batch = _own_batch(self._newest)
-        except TypeError as error:  # it is no batch
+        except TypeError as error:  # the sampler gave something that is no batch
             mark_plain(error)
             raise
         self._kept.append((self._drawn, batch))
@@ -325,19 +326,16 @@ class Undelivered:
         return batch
 
     def answered(self, number: int) -> None:
-        """The loop gets the batch with this number, or the exception that answers it; batches come in their order."""
+        """Drop the batches up to this number: the loop receives that batch, or an exception in its place."""
         while self._kept and self._kept[0][0] <= number:
             self._kept.popleft()
 
     def keys(self, number: int) -> Any:
-        """The keys of a batch that the loop has not got yet."""
+        """Return the keys of a batch that the loop has not received yet."""
         return next(keys for kept, keys in self._kept if kept == number)
 
     def rest(self) -> Iterator[tuple[int, Any]]:
-        """Return what the loop has not got yet, numbers and keys in the sampler's order.
-
-        Nothing is kept of it any more.
-        """
+        """Yield number and keys of each batch that the loop has not received yet; they are no longer kept."""
         while self._kept:
             yield self._kept.popleft()
         if self._newest is not None:
@@ -347,13 +345,19 @@ class Undelivered:
 
 
 class Cursor:
-    """Draws one epoch's batches from a batch sampler's iterator; one thread at a time takes.
+    """A cursor that draws an epoch's batches from a batch sampler's iterator; one thread at a time may take them.
 
-    A batch is of indices below `length`, that of the data set, or of whatever else its `__getitem__` takes: a key that
-    is no such index has a number above them, in the order in which keys appear.
+    A batch has indices below `length`, or any other keys for `__getitem__`; the other keys are numbered from `length`
+    on, in the order in which they appear.
 
-    `lookahead` is the number of batches that the wrapped loader draws before it has delivered any; it then draws one
-    for each that is asked for. Here exactly as many are drawn, whatever an engine would take. None: any number.
+    Args:
+        batches: the sampler's iterator.
+        record: the epoch's record.
+        length: the length of the data set.
+        seed: the seed of the augmentation.
+        lookahead: number of batches that the wrapped loader would draw before it delivers the first; after that it
+            draws a batch for each that is requested. The cursor draws exactly as many, even if an engine would take
+            more. None: no limit.
     """
 
     def __init__(
@@ -362,35 +366,35 @@ class Cursor:
         self.record = record
         record.length = length
         self.seed = seed
-        self.failure: Exception | None = None  # raised by the user's sampler; the plan ends there
+        self.failure: Exception | None = None  # the exception of the user's sampler, which ends the plan
         self.undelivered = Undelivered(batches)
-        self._drawn: Any = None  # what the sampler gave last, until there is a slot of it
+        self._drawn: Any = None  # the sampler's last batch, until it has a slot
         self._lookahead = lookahead
         self._limit = lookahead  # batches that may be drawn by now
-        self._waiting: deque[Slot] = deque()  # drawn and not taken, or given back: in their order
+        self._waiting: deque[Slot] = deque()  # batches drawn and not taken, or given back, in their order
         self._seen = np.zeros(length, dtype=np.uint32)
         self._length = length
-        self._numbers: dict[Any, int] = {}  # of the keys that are no indices
+        self._numbers: dict[Any, int] = {}  # numbers of the keys that are no indices
         self._ended = False
 
     @property
     def exhausted(self) -> bool:
-        """Whether nothing is left to take."""
+        """Whether no batch is left."""
         return self._ended and not self._waiting
 
     def take(self) -> Slot | None:
-        """Return the next batch of the plan; None when there is none left, or none may be drawn yet."""
+        """Return the next batch of the plan; None if no batch is left, or if none may be drawn yet."""
         if self._waiting:
             return self._waiting.popleft()
         return self._draw() if self._limit is None or len(self.record.ends) < self._limit else None
 
     def ask(self) -> None:
-        """The loop asks for one batch more: as many more may be drawn."""
+        """Allow one more batch to be drawn, as the loop requests one."""
         if self._lookahead is not None:
             self._limit = self._lookahead + self.record.answered + 1
 
     def fill(self) -> None:
-        """Draw as far as the wrapped loader would have drawn by now, though no engine takes that much."""
+        """Draw as many batches as the wrapped loader would have drawn by now, even if no engine takes them yet."""
         while self._limit is not None and len(self.record.ends) < self._limit:
             slot = self._draw()
             if slot is None:
@@ -398,7 +402,7 @@ class Cursor:
             self._waiting.append(slot)
 
     def _draw(self) -> Slot | None:
-        """Ask the sampler; None where it has ended."""
+        """Draw a batch; return None if the sampler has ended."""
         if self._ended:
             return None
         try:
@@ -409,7 +413,7 @@ class Cursor:
         except Exception as error:
             if not is_plain(error):
                 raise
-            # Batches already under way are delivered first; then the loop sees the sampler's own error.
+            # The batches under way are delivered first; then the sampler's own error is raised in the loop.
             self._ended, self.failure = True, error
             return None
         slot = self._slot(self._drawn)
@@ -417,35 +421,35 @@ class Cursor:
         return slot
 
     def _slot(self, keys: Any) -> Slot:
-        """The next slot of the plan, in the record."""
-        indices, odd = self._numbered(keys)
+        """Return the next slot of the plan, and add it to the record."""
+        indices, other_keys = self._numbered(keys)
         occurrences = self._count(indices)
         record = self.record
-        slot = Slot(len(record.ends), record.number, self.seed, indices, occurrences, keys=odd)
+        slot = Slot(len(record.ends), record.number, self.seed, indices, occurrences, keys=other_keys)
         record.indices.extend(indices)
         record.ends.append(len(record.indices))
         return slot
 
-    def enter(self, number: int, keys: Any) -> None:
-        """Enter a batch that is not taken from here, but by `Undelivered.rest`, into the record."""
+    def record_batch(self, number: int, keys: Any) -> None:
+        """Add a batch to the record that was not taken here, but from `Undelivered.rest`."""
         if number >= len(self.record.ends):
             self._slot(keys)
 
     def give_back(self, slots: Iterable[Slot]) -> None:
-        """Put batches that were taken and not delivered at the front again, in their order."""
+        """Put batches that were taken and not delivered back at the front, in their order."""
         self._waiting = deque(sorted([*slots, *self._waiting], key=lambda slot: slot.number))
 
     def replay(self, drawn: int, answered: int) -> None:
-        """Draw the first `drawn` batches of the plan; those from number `answered` on are then taken again."""
+        """Draw the first `drawn` batches of the plan; those from number `answered` on are to be taken again."""
         self.give_back(slot for slot in islice(iter(self._draw, None), drawn) if slot.number >= answered)
         self.undelivered.answered(answered - 1)
         if self._lookahead is not None:
             self._limit = self._lookahead + answered
 
     def _numbered(self, batch: Any) -> tuple[list[int], Any]:
-        """The numbers of a batch's samples, and its keys; None for these where they are the numbers."""
-        plain = type(batch) is list and {int}.issuperset(map(type, batch))
-        if plain and (not batch or (min(batch) >= 0 and max(batch) < self._length)):
+        """Return the numbers of a batch's samples, and its keys, or None if the keys are the numbers."""
+        all_ints = type(batch) is list and {int}.issuperset(map(type, batch))
+        if all_ints and (not batch or (min(batch) >= 0 and max(batch) < self._length)):
             return list(batch), None
         keys = _own_batch(batch)
         return [self._number(key) for key in keys], keys
@@ -453,20 +457,20 @@ class Cursor:
     def _number(self, key: Any) -> int:
         try:
             number = operator.index(key)
-        except Exception:  # noqa: BLE001 - no integer; a class of the user's may raise anything
+        except Exception:  # noqa: BLE001 - it is no integer; the user's own class may raise anything
             number = -1
         if 0 <= number < self._length:
             return number
-        fresh = self._length + len(self.record.keys)
+        next_number = self._length + len(self.record.keys)
         try:
-            # A tensor's hash is its id, so that no other one is the same; and what cannot be hashed is none.
-            number = fresh if isinstance(key, torch.Tensor) else self._numbers.setdefault(key, fresh)
+            # A tensor's hash is its id, so each tensor gets a new number, as does a key that cannot be hashed.
+            number = next_number if isinstance(key, torch.Tensor) else self._numbers.setdefault(key, next_number)
         except Exception:  # noqa: BLE001 - as above
-            number = fresh
-        if number == fresh:
+            number = next_number
+        if number == next_number:
             self.record.keys.append(key)
             self.record.shared = False
-            if fresh >= len(self._seen):
+            if next_number >= len(self._seen):
                 self._seen = np.concatenate([self._seen, np.zeros(max(1024, len(self._seen)), dtype=np.uint32)])
         return number
 

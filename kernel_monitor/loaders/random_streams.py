@@ -1,8 +1,8 @@
-"""The random numbers of the user's own code, put into a state of the plan's before the code runs.
+"""Random generators that the user's own code draws from: they are found, seeded, saved and restored.
 
 The process's default generators (torch's, Python's, NumPy's) and the generators that the user's objects hold are
-seeded for each sample and for each batch. So what the code draws does not depend on the engine, on the number of
-workers or on what ran before, and differs from sample to sample, batch to batch and epoch to epoch.
+seeded for each sample and for each batch. So the numbers that the code draws do not depend on the engine, on the number
+of workers or on code that ran before, and differ from sample to sample, batch to batch and epoch to epoch.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from ..integrations.distributed import attribute
 from ..text import cause
 from .attributes import attributes, global_names, slots
 
-# ---- Where an order comes from: the random generators that a sampler may draw from, and their states as plain values.
+# ---- The random generators that a sampler may draw from, and their states as plain values.
 
 
 def samplers(loader: DataLoader[Any]) -> Iterator[tuple[str, Any]]:
-    """The batch sampler and what it wraps (`.sampler`, and so on inwards), each with its place as text."""
+    """Yield the batch sampler and the samplers inside it (by `.sampler`), each after its path as text."""
     place, sampler = "batch_sampler", loader.batch_sampler
     seen: set[int] = set()
     while sampler is not None and id(sampler) not in seen:
@@ -42,7 +42,7 @@ def samplers(loader: DataLoader[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def own(loader: DataLoader[Any]) -> dict[str, torch.Generator]:
-    """The generators that are attributes of a loader or of its samplers, by their place."""
+    """Return the generators that are attributes of a loader or of its samplers, by their path."""
     found = {} if loader.generator is None else {"generator": loader.generator}
     for place, sampler in samplers(loader):
         for name, value in attributes(sampler).items():
@@ -54,13 +54,13 @@ def own(loader: DataLoader[Any]) -> dict[str, torch.Generator]:
 class Defaults(NamedTuple):
     """The states of the process's default generators."""
 
-    torch: torch.Tensor  # of torch's CPU generator, uint8[5056]
-    python: tuple[Any, ...]  # of `random`, what `random.getstate()` gives
-    numpy: dict[str, Any]  # of `numpy.random`, what `numpy.random.get_state(legacy=False)` gives
+    torch: torch.Tensor  # state of torch's CPU generator, uint8[5056]
+    python: tuple[Any, ...]  # result of `random.getstate()`
+    numpy: dict[str, Any]  # result of `numpy.random.get_state(legacy=False)`
 
     @classmethod
     def now(cls) -> Defaults:
-        """The states as they are."""
+        """Return the present states."""
         return cls(torch.get_rng_state(), random.getstate(), dict(np.random.get_state(legacy=False)))  # noqa: NPY002 - what samplers use
 
     def restore(self) -> None:
@@ -74,21 +74,21 @@ class Defaults(NamedTuple):
         return self.plain() == other.plain()
 
     def plain(self) -> dict[str, Any]:
-        """As texts and numbers."""
+        """Return the states as JSON values."""
         version, words, gauss = self.python
         return {"torch": pack(self.torch), "python": [version, list(words), gauss], "numpy": _listed(self.numpy)}
 
     @classmethod
     def of(cls, plain: dict[str, Any]) -> Defaults:
-        """The opposite of `plain`."""
+        """Return the states from the result of `plain`."""
         version, words, gauss = plain["python"]
         return cls(unpack(plain["torch"]), (version, tuple(words), gauss), dict(plain["numpy"]))
 
 
 class Apart:
-    """An iterator that draws from default generators of its own; the process's are left as they were.
+    """An iterator whose steps use default generators of its own; those of the process stay as they are.
 
-    For an order that is drawn again: it must come out as it did, and the training must not notice.
+    It draws an order again: the order must be the same as before, and the training must not notice.
     """
 
     def __init__(self, states: Defaults) -> None:
@@ -108,7 +108,7 @@ class Apart:
             outside.restore()
 
     def over(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Iterate over `batches`, each step with these generators."""
+        """Return an iterator over `batches` that uses these generators in each step."""
         self._batches = batches
         return self
 
@@ -121,12 +121,12 @@ class Apart:
 
 
 def pack(state: torch.Tensor) -> str:
-    """A generator's state, a uint8 tensor, as text (base 64)."""
+    """Return a generator's state, a uint8 tensor, as text (base 64)."""
     return base64.b64encode(state.cpu().numpy().tobytes()).decode("ascii")
 
 
 def unpack(text: str) -> torch.Tensor:
-    """The opposite of `pack`."""
+    """Return the generator's state from the text of `pack`."""
     return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8)
 
 
@@ -137,30 +137,30 @@ def _listed(value: Any) -> Any:
 
 
 SAMPLE, TARGET, COLLATE = -1, -2, -3
-"""Numbers of the streams beside those of the transforms, which count from 0; see `draws.stream_seeds`."""
+"""Numbers of the streams that belong to no transform (the transforms count from 0); see `draws.stream_seeds`."""
 
 Held = torch.Generator | random.Random | np.random.RandomState | np.random.Generator
 
-_SEARCHED = 20_000  # objects at most that are searched for generators
-_ELEMENTS = 100  # of each container: a list of a million samples holds no generators
+_SEARCHED = 20_000  # the most objects that are searched for generators
+_ELEMENTS = 100  # the most elements that are searched of a container: a list of a million samples holds no generators
 _CONTAINERS: tuple[Any, ...] = (list, tuple, set, frozenset, deque)
 _LEAVES = (str, bytes, bytearray, int, float, complex, PurePath, types.ModuleType, torch.Tensor, np.ndarray)
 _LIBRARIES = frozenset(
     {"PIL", "albucore", "albumentations", "builtins", "collections", "cv2", "functools", "nvidia", "numpy", "torch"}
     | {"torchvision"}
 )
-_MIX = 0x9E3779B97F4A7C15  # 2**64 / golden ratio; the seeds of a stream's generators differ by its multiples
+_MIX = 0x9E3779B97F4A7C15  # 2**64 / golden ratio; the seeds of a stream's generators differ by multiples of it
 
 
 log = logging.getLogger(__name__)
 
 
 class Streams:
-    """The generators that some objects of the user's (functions, transforms, data sets) draw from.
+    """The generators that some of the user's objects (functions, transforms, data sets) draw from.
 
     Attributes:
-        held: those that the objects hold; none where `failure` is set.
-        failure: why the objects could not be searched; None where they were.
+        held: the generators that the objects hold; empty if `failure` is set.
+        failure: why the objects could not be searched; None if they were.
     """
 
     def __init__(self, *roots: Any) -> None:
@@ -168,12 +168,12 @@ class Streams:
         self.held: list[Held] = []
         try:
             self.held = held_generators(roots)
-        except Exception as error:  # whatever the user's own classes raise: their code draws as it does in plain torch
-            log.info("random generators cannot be looked for", exc_info=True)
+        except Exception as error:  # the user's own classes may raise anything; their code then draws as in plain torch
+            log.info("random generators cannot be searched for", exc_info=True)
             self.failure = cause(error)
 
     def seed(self, seed: int) -> None:
-        """Seed the process's default generators and those that the objects hold, from 63 bits."""
+        """Seed the process's default generators and those that the objects hold; `seed` has 63 bits."""
         torch.default_generator.manual_seed(seed)
         random.seed(seed)
         np.random.seed(seed & 0xFFFFFFFF)  # noqa: NPY002 - what users' functions draw from
@@ -181,19 +181,19 @@ class Streams:
             _seed(generator, (seed + number * _MIX) >> 1 & 0x7FFFFFFFFFFFFFFF)
 
     def apart(self) -> AbstractContextManager[None]:
-        """Leave the process's generators and the held ones as they were: the training must not notice. 0.2 ms."""
+        """Return a context after which the process's generators and the held ones are as before. It takes 0.2 ms."""
         return _Apart((Defaults.now, Defaults.restore), *map(_methods, self.held))
 
 
 class _Apart:
-    """Keeps the states of generators on entry, restores them on exit.
+    """A context that saves the states of generators on entry and restores them on exit.
 
-    No generator function with `contextmanager`: one that an interrupt leaves in its middle would restore the states
-    when it is collected, at any time later.
+    A `contextmanager` would not do: after an interrupt in its middle it would restore the states whenever its frame is
+    collected.
     """
 
     def __init__(self, *methods: tuple[Callable[[], Any], Callable[[Any], object]]) -> None:
-        self._methods = methods  # for each generator, what gets its state and what sets it
+        self._methods = methods  # for each generator the functions that get and set its state
         self._states: list[Any] = []
 
     def __enter__(self) -> None:
@@ -205,21 +205,21 @@ class _Apart:
 
 
 class ApartFromTransforms(_Apart):
-    """Leaves torch's and Python's default generators as they were, from which torchvision's transforms draw. 15 µs."""
+    """A context for torch's and Python's default generators, from which torchvision's transforms draw; 15 µs."""
 
     def __init__(self) -> None:
         super().__init__((torch.get_rng_state, torch.set_rng_state), (random.getstate, random.setstate))
 
 
 def held_generators(roots: Iterable[Any]) -> list[Held]:
-    """Return the generators that objects hold, in a fixed order: in attributes, containers, closures and globals.
+    """Return the generators that objects hold in attributes, containers, closures and globals, in a fixed order.
 
-    Classes and functions of the libraries in `_LIBRARIES` are not searched for globals; the defaults of the process
-    and generators that cannot be seeded (`random.SystemRandom`, bit generators that are not NumPy's) are left out.
+    The globals of classes and functions of `_LIBRARIES` are not searched. The process's default generators, and
+    generators that cannot be seeded (`random.SystemRandom`, bit generators of other packages than NumPy), are left out.
     """
     found: list[Held] = []
     seen: set[int] = set()
-    keep: list[Any] = []  # temporary objects must live as long as their ids are compared
+    keep: list[Any] = []  # temporary objects must live while their ids are compared
     queue: deque[Any] = deque(roots)
     while queue and len(seen) < _SEARCHED:
         value = queue.popleft()
@@ -236,7 +236,7 @@ def held_generators(roots: Iterable[Any]) -> list[Held]:
 
 
 def _inside(value: Any) -> Iterator[Any]:
-    # By its type, and as the type's own base has it: to ask the object, or to iterate it, runs code of its class.
+    # Only the type decides, and only methods of built-in bases are called: the object's own might run any code.
     kind = type(value)
     if kind is types.FunctionType:
         yield from _of_function(value)
@@ -264,7 +264,7 @@ def _of_function(function: types.FunctionType) -> Iterator[Any]:
         return
     for name in global_names(function.__code__):
         value = function.__globals__.get(name)
-        # Of functions, those of the same module: a chain of calls through libraries would not end.
+        # Only functions of the same module are searched: a chain of calls through libraries would not end.
         if type(value) is not types.FunctionType or value.__module__ == function.__module__:
             yield value
 
@@ -274,7 +274,7 @@ def _of_object(value: Any) -> Iterator[Any]:
     yield from slots(value)
     for kind in type(value).__mro__:
         if not _library(kind.__module__):
-            # By name: a class that was sent to another process by value has its members in another order.
+            # Sorted by name: a class that was pickled by value has its members in another order.
             members = [value for _, value in sorted(vars(kind).items())]
             yield from [value for value in members if issubclass(type(value), types.FunctionType | Held)]
 
@@ -291,7 +291,7 @@ def _seedable(generator: Held) -> bool:
         return plain and generator is not random._inst
     if isinstance(generator, np.random.Generator):
         return type(generator.bit_generator).__module__.startswith("numpy.random.")
-    return generator is not np.random.mtrand._rand  # that of np.random itself
+    return generator is not np.random.mtrand._rand  # NumPy's default generator
 
 
 def _seed(generator: Held, seed: int) -> None:
@@ -307,7 +307,7 @@ def _seed(generator: Held, seed: int) -> None:
 
 
 def _methods(generator: Held) -> tuple[Callable[[], Any], Callable[[Any], object]]:
-    """Get and set a generator's state."""
+    """Return the functions that get and set a generator's state."""
     if isinstance(generator, random.Random):
         return generator.getstate, generator.setstate
     if isinstance(generator, np.random.Generator):

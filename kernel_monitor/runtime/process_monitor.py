@@ -16,7 +16,7 @@ from ..errors import MonitorError, SessionError
 from ..os_process import in_forked_children
 from ..plugins import missing, plugin
 from ..recorded import Opened, RecordedSession
-from ..steps import cuda_times
+from ..steps import phase_times
 from ..store import Snapshot, Store
 from ..stream.hub import Hub, SidebarRequest
 from ..text import checked_text, printable
@@ -445,7 +445,7 @@ class Monitor:
 
     def step_notices(self) -> list[str]:
         """Messages about steps that cannot be measured."""
-        return list(cuda_times.LOST)
+        return list(phase_times.DEVICE_FAILURE)
 
     def news(self) -> str | None:
         """Return the message that the previous session ended without a goodbye, returned once; or None."""

@@ -1,7 +1,8 @@
-"""The measurements of the machine, by a process of its own: the sampler.
+"""The sampler: a process that measures the machine's load and sends a frame of values at each deadline.
 
-`python -m kernel_monitor.sample` is that process (`loop` keeps its deadlines, `host/` and `gpu/` are its probes);
-`sampler_client` is the kernel's half. They share `messages`, `pipes` and `clock`.
+`python -m kernel_monitor.sample` is that process: `loop` keeps its deadlines, `frame_builder` puts the frames together,
+and `host/` and `gpu/` hold the probes. `sampler_client` starts and reads it in the kernel. Both sides share `pipes` and
+`clock`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The sampler process: `python -m kernel_monitor.sample --interval 0.1 --parent PID --parent-start T`.
 
-Frames go to stdout (see `messages`), commands come by stdin (see `loop`); the process ends with its stdin or its
-parent.
+It writes frames to stdout (see `pipes`), reads commands from stdin (see `loop`), and ends when stdin ends or when its
+parent does.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import time
 from pathlib import Path
 
 SWITCH_S = 0.0005
-"""The clock's thread shares the interpreter with those that read slow metrics, query NVML and record. A thread that
-computes gives way after this long; Python's own 5 ms would be the clock's error."""
+"""Python's switch interval. The loop's thread shares the GIL with the threads that read slow metrics, query NVML and
+record; with Python's own 5 ms a frame could come that much late."""
 
 
 def main() -> int:
-    """Sample until the kernel has gone; returns the exit status."""
+    """Sample until the kernel has ended; return the exit status."""
     # An interrupt is meant for the user's cell, not for the sampler.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.setswitchinterval(SWITCH_S)
@@ -31,8 +31,7 @@ def main() -> int:
     from .clock import SessionClock
     from .frame_builder import Background, FrameBuilder
     from .gpu.gpus import Gpus
-    from .host.cpu import Frequency, cpu
-    from .host.facts import Topology, facts
+    from .host.cpu import Frequency, Topology, host_facts, open_cpu
     from .host.load import Disk, Load, Memory, Network, Pressure
     from .host.process_limits import Container, Limits
     from .host.processes import ProcessTree
@@ -42,18 +41,18 @@ def main() -> int:
     interval, clock, notices = options.interval, SessionClock(options.zero, options.origin), Notices()
     kernel = os.getppid() if options.parent is None else options.parent
     recording = RecorderLink(options.session, clock, notices.recorder)
-    cores, tree, gpus = cpu(), ProcessTree(kernel), Gpus(interval)
+    cores, tree, gpus = open_cpu(), ProcessTree(kernel), Gpus(interval)
     background = Background(
         [Load(), Memory(), Disk(), Network(), Pressure(), Container(kernel), tree, Frequency(lambda: cores.cores)],
         [Topology(lambda: cores.cores), Limits(kernel)],
-        notices.complain,
+        notices.report_failure,
         interval,
         clock.zero,
     )
     background.start()
     gpus.set_processes(tree.pids)
     gpus.start()
-    frames = FrameBuilder(cores, background, gpus, facts(), notices.complain, interval)
+    frames = FrameBuilder(cores, background, gpus, host_facts(), notices.report_failure, interval)
     loop = Loop(
         interval,
         clock,
@@ -70,7 +69,7 @@ def main() -> int:
     if options.record is not None:
         recording.start(options.record)
     request_realtime()  # for this thread only: those that wait for the driver or a disk keep their priority
-    # These objects live until the end: without them a collection takes less than 0.1 ms, with them several.
+    # All objects so far live until the end. Without them a garbage collection takes 0.1 ms, with them several.
     gc.collect()
     gc.freeze()
     try:
@@ -86,11 +85,11 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m kernel_monitor.sample", description=__doc__)
     parser.add_argument("--interval", type=float, default=0.1, help="seconds between samples, 0.01 to 60")
     parser.add_argument("--zero", type=float, default=0.0, help="monotonic time at which the session began")
-    parser.add_argument("--origin", type=float, help="Unix time of that moment")
+    parser.add_argument("--origin", type=float, help="Unix time at which the session began")
     parser.add_argument("--session", default="", help="the session's name")
     parser.add_argument("--record", type=Path, help="the file to record the session to; none by default")
     parser.add_argument("--parent", type=int, help="the process with which this one ends")
-    parser.add_argument("--parent-start", type=float, help="when it began (kernel_monitor.os_process.start_of)")
+    parser.add_argument("--parent-start", type=float, help="its start time (kernel_monitor.os_process.start_of)")
     options = parser.parse_args()
     if not 0.01 <= options.interval <= 60:
         parser.error(f"the interval is {options.interval:g} s; it must lie between 0.01 and 60 s")

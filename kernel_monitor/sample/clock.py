@@ -1,7 +1,7 @@
-"""Session time: seconds since the session began, those in which the machine slept included.
+"""Session time: seconds since the session began, including those in which the machine was suspended.
 
-`time.monotonic()` stands still while a machine is suspended; session time goes on, so that a sleep is a gap on the axis
-and the wall times after it are right. Steps of the wall clock never reach it.
+`time.monotonic()` stands still while a machine is suspended; session time goes on, so that a suspension is a gap on the
+axis and the wall times after it are right. It ignores steps of the wall clock.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 
-_SLEPT_S = 0.05  # a difference of the clocks that grows by less is the two readings' distance, not a sleep
+_SLEPT_S = 0.05  # the two clocks are read one after the other: a difference that grows by less is no suspension
 
 
 def boottime() -> float:
-    """Seconds that go on while the machine sleeps; where there is no such clock, `time.monotonic()`."""
+    """Return seconds of a clock that runs during suspension, or `time.monotonic()` where there is no such clock."""
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     return time.monotonic()
@@ -22,14 +22,14 @@ def boottime() -> float:
 
 @dataclass(eq=False)
 class SessionClock:
-    """From `time.monotonic()` to session time.
+    """A conversion from `time.monotonic()` to session time.
 
-    The clock must be made when the session begins. One that is made later, in another process, is given
-    `clock.zero - clock.suspended` for its zero: the sleeps up to then.
+    The clock must be made when the session begins. A clock that is made later, in another process, takes
+    `clock.zero - clock.suspended` as its zero, which accounts for the suspensions until then.
     """
 
     zero: float  # monotonic time at which the session began
-    origin: float  # Unix time of the same moment
+    origin: float  # Unix time at which the session began
     _: KW_ONLY
     monotonic: Callable[[], float] = time.monotonic
     asleep: Callable[[], float] = boottime
@@ -37,7 +37,7 @@ class SessionClock:
     def __post_init__(self) -> None:
         self._difference = self.asleep() - self.monotonic()
         self._sleeps: list[tuple[float, float]] = [(float("-inf"), 0.0)]
-        self._looked = self.monotonic()
+        self._last_reading = self.monotonic()
 
     @property
     def suspended(self) -> float:
@@ -45,13 +45,12 @@ class SessionClock:
         moment = self.monotonic()
         slept = self.asleep() - moment - self._difference
         if slept - self._sleeps[-1][1] > _SLEPT_S:
-            # It slept since the last reading.
-            self._sleeps.append((self._looked, slept))
-        self._looked = moment
+            self._sleeps.append((self._last_reading, slept))  # the machine slept since then
+        self._last_reading = moment
         return self._sleeps[-1][1]
 
     def time(self, monotonic: float) -> float:
-        """Session time of a moment that `time.monotonic()` gave."""
+        """Return the session time of a `time.monotonic()` reading."""
         slept = self.suspended
         for since, until_then in reversed(self._sleeps):
             if monotonic > since:
@@ -60,5 +59,5 @@ class SessionClock:
         return monotonic - self.zero + slept
 
     def wall(self, monotonic: float) -> float:
-        """Unix time of that moment, by the wall clock of the session's beginning."""
+        """Return the Unix time of a `time.monotonic()` reading, counted from the session's `origin`."""
         return self.origin + self.time(monotonic)

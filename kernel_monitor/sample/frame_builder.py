@@ -18,27 +18,27 @@ if TYPE_CHECKING:
     from .host.cpu import Cpu
 
 
-_FACTS_S = 1.0  # how often the facts of the hello are compared with those that were sent
+_FACTS_S = 1.0  # period in which the facts are compared with those of the last hello
 
 
 @dataclass(eq=False)
 class FrameBuilder:
-    """Reads what is due, and puts frames together. All methods are for the clock's thread.
+    """A reader of the probes that builds frames from their values. All methods are for the loop's thread.
 
-    The order is: the probes that are read with the frames, those of the background, the GPUs, and the times of the
-    readings: `sample/interval`, and for each group that has series `sample/<group>/age` and `sample/<group>/window`.
-    Series may come and go.
+    The series stand in this order: the probes read with the frames, the background's probes, the GPUs, and the times of
+    the readings: `sample/interval`, and for each group that has series `sample/<group>/age` and
+    `sample/<group>/window`. Series may appear and disappear.
     """
 
     cpu: Cpu  # it and its split are read on this thread, each at its period, rounded to whole frames
-    background: Background  # the probes that are read beside it
+    background: Background  # the probes that are read on a thread of their own
     gpus: Gpus
     host: Mapping[str, Any]  # the constant facts about the host
-    complain: Callable[[str, Exception], None]  # called with each failure, (name, error)
+    on_failure: Callable[[str, Exception], None]  # called with the name and the exception of each failed read
     interval: float  # seconds between frames
 
     def __post_init__(self) -> None:
-        self._fast = [ProbeReader(probe, self.complain) for probe in (self.cpu, self.cpu.split)]
+        self._fast = [ProbeReader(probe, self.on_failure) for probe in (self.cpu, self.cpu.split)]
         self._count = 0
         self._gpu_groups: list[str] = []
         self._sent_facts: dict[str, Any] = {}
@@ -49,18 +49,18 @@ class FrameBuilder:
         self._lay_out()
 
     def set_interval(self, interval: float) -> None:
-        """Frames come every `interval` seconds from now on."""
+        """Plan the reads for a frame every `interval` seconds."""
         self.interval = interval
         for reader in self._fast:
             reader.every = max(1, round(reader.probe.period / interval))
 
     def prime(self, now: float) -> None:
-        """Read everything once, so that rates count from here."""
+        """Read the probes of the frames once, as the beginning of their rates."""
         for reader in self._fast:
             reader.read(now)
 
     def read(self, now: float) -> bool:
-        """Read what is due at `now`; whether the series differ from those before."""
+        """Read the probes due at `now`; return whether the series have changed."""
         for reader in self._fast:
             if self._count % reader.every == 0:
                 reader.read(now)
@@ -69,7 +69,7 @@ class FrameBuilder:
         return [reading.series for reading in self._readings] != [reading.series for reading in before]
 
     def values(self, now: float) -> list[float]:
-        """The frame's values at `now`, in the order of `series`."""
+        """Return the frame's values at `now`, in the order of `series`."""
         values: list[float] = []
         ages: list[float] = []
         for reading in self._readings:
@@ -95,15 +95,15 @@ class FrameBuilder:
         series += [(f"sample/{group}/{what}", "s") for group in groups + self._gpu_groups for what in ("age", "window")]
         self.series = series
 
-    def news(self, now: float) -> bool:
-        """Return whether the facts differ from those of the last hello; compared once in `_FACTS_S`."""
+    def facts_changed(self, now: float) -> bool:
+        """Return whether the facts differ from those of the last hello; they are compared once in `_FACTS_S`."""
         if now < self._facts_due:
             return False
         self._facts_due = now + _FACTS_S
         return self._current_facts() != self._sent_facts
 
     def hello(self) -> dict[str, Any]:
-        """The hello: the present series, in which frames come from now on, and facts about the machine."""
+        """Return a hello: the series of the frames from now on, and the facts about the machine."""
         self._lay_out()
         self._sent_facts = self._current_facts()
         return {
@@ -126,26 +126,26 @@ class FrameBuilder:
 
 # ---- The probes that are read on a thread of their own; frames carry the newest values.
 
-_BEFORE_S = 0.1  # how long before a frame the groups are read whose period is shorter than the frames' interval
+_BEFORE_S = 0.1  # probes whose period is shorter than the frames' interval are read this long before a frame
 
 
 @dataclass(eq=False)
 class Background:
-    """Reads probes and facts at their periods, on one thread named `slow`.
+    """A thread named `slow` that reads probes and facts at their periods.
 
-    Reads are due at multiples of their period since `zero`: together, so that the thread wakes seldom, and between the
-    frames, which are taken at odd multiples of half an interval. Where frames are rarer than that, reads are as rare,
-    and come shortly before them.
+    Reads are due at multiples of their period since `zero`: at the same moments, so that the thread wakes seldom, and
+    between the frames, which are taken at odd multiples of half an interval. A probe whose period is shorter than the
+    frames' interval is read once per frame, shortly before it.
     """
 
     probes: Sequence[Probe]  # the host's metrics
     facts: Sequence[Fact]  # facts of the hello that may change
-    complain: Callable[[str, Exception], None]  # called on the thread `slow` with each failure, (name, error)
+    on_failure: Callable[[str, Exception], None]  # called on that thread with the name and exception of a failed read
     interval: float  # seconds between frames
     zero: float  # monotonic time from which the periods are counted
 
     def __post_init__(self) -> None:
-        self._readers = [ProbeReader(probe, self.complain) for probe in self.probes]
+        self._readers = [ProbeReader(probe, self.on_failure) for probe in self.probes]
         self._facts_due = dict.fromkeys(self.facts, 0.0)
         self._found: dict[str, object] = {}
         self._wake = threading.Event()
@@ -153,30 +153,31 @@ class Background:
         self._thread = threading.Thread(target=self._run, name="slow", daemon=True)
 
     def start(self) -> None:
-        """Read everything once, on this thread, so that rates count from here; then go on beside it."""
+        """Read everything once on the caller's thread, as the beginning of the rates; then start the thread."""
         self._round(time.monotonic())
         self._thread.start()
 
     def stop(self) -> None:
-        """Read no more. A file that hangs is left to end with the process."""
+        """Let the thread end. A read that hangs ends with the process."""
         self._stopping = True
         self._wake.set()
 
     def replan(self, interval: float, zero: float) -> None:
-        """Go on beside frames of another interval, or after the machine slept."""
+        """Plan the reads anew: for another interval between frames, or after the machine slept."""
         self.interval, self.zero = interval, zero
         self._wake.set()
 
     @property
     def groups(self) -> list[str]:
+        """The groups of the probes, in order."""
         return [reader.probe.group for reader in self._readers]
 
     def readings(self) -> list[Reading]:
-        """The newest reading of each probe, in order; from any thread."""
+        """Return the newest reading of each probe, in order; from any thread."""
         return [reader.newest for reader in self._readers]
 
     def newest_facts(self) -> dict[str, object]:
-        """The facts by their keys."""
+        """Return the facts by their keys."""
         return self._found
 
     def reasons(self) -> dict[str, str]:
@@ -212,12 +213,12 @@ class Background:
                 try:
                     found = fact.read()
                 except Exception as error:  # noqa: BLE001 - a fact that cannot be read must not end the metrics
-                    self.complain(fact.key, error)
+                    self.on_failure(fact.key, error)
                 else:
                     self._found = {**self._found, fact.key: found}
 
     def _next(self, now: float, period: float) -> float:
-        """The first moment of the period that is at least half a period away: a rate over less is mostly noise."""
+        """Return the next due moment at least half a period away: rates over less are mostly noise."""
         first = self.zero
         if self.interval > period:
             period = self.interval

@@ -1,4 +1,4 @@
-"""The sampler's loop: a frame at each deadline, the kernel's commands between them, the end with the kernel."""
+"""The sampler's loop: it takes a frame at each deadline, runs the kernel's commands, and ends with the kernel."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ RECORDED = (
     "facts",
     "goodbye",
 )
-_CHECK_S = 1.0  # how often the sampler checks that its parent still runs
-_QUIET_S = 0.002  # commands that arrive this short before a deadline are read after it
+_CHECK_S = 1.0  # seconds between two checks that the parent still runs
+_QUIET_S = 0.002  # commands that arrive less than this before a deadline are read after it
 
 
 class Notices:
-    """Notices for people. They may come from any thread; the clock's thread sends them."""
+    """Notices for the user. Any thread may add them; the loop's thread sends them."""
 
     def __init__(self) -> None:
         self.waiting: deque[dict[str, Any]] = deque(maxlen=1000)
-        self._complaints: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str]] = set()
 
     def add(self, level: str, message: str) -> None:
         self.waiting.append({"level": level, "message": message})
@@ -56,25 +56,26 @@ class Notices:
         self.add("warning", message)
 
     def recorder(self, state: dict[str, Any]) -> None:
-        """The recorder's state: `{"state", "path", "message"}`, and its level where that is not `info`."""
+        """Add the recorder's state: `{"state", "path", "message"}`, with `level` if that is not `info`."""
         self.waiting.append({"level": "info", **state, "kind": "recorder"})
 
-    def complain(self, name: str, error: Exception) -> None:
-        """Report each kind of failure of a probe once."""
+    def report_failure(self, name: str, error: Exception) -> None:
+        """Warn of a failed read, once for each probe and type of exception."""
         kind = type(error).__name__
-        if (name, kind) not in self._complaints:
-            self._complaints.add((name, kind))
+        if (name, kind) not in self._reported:
+            self._reported.add((name, kind))
             self.warn(f"{name} cannot be measured: {kind}: {error}")
 
 
 @dataclass(eq=False)
 class Loop:
-    """Samples until its end.
+    """The loop of the sampler process.
 
-    Deadline k is at session time `(k + 1/2) * interval`: in the middle of a heatmap's column, so that a sample a little
-    early or late stays in its own, after a restart too. A frame that cannot be taken within half an interval of its
-    deadline is skipped: the next frame carries the number missed, and no two come closer than half an interval. After
-    a change of the interval, or a sleep of the machine, the next frame is taken at the first deadline of the new grid.
+    Deadline k is at session time `(k + 1/2) * interval`: in the middle of a heatmap's column, so that a sample that is
+    a little early or late stays in its column, also after a restart. A frame that cannot be taken within half an
+    interval of its deadline is skipped, and the next frame carries the number of missed deadlines. Two frames are never
+    closer than half an interval. After a change of the interval, or a suspension of the machine, the next frame is
+    taken at the first deadline of the new grid.
     """
 
     interval: float  # seconds between deadlines
@@ -87,52 +88,52 @@ class Loop:
     recording: RecorderLink  # gets every hello and frame
     notices: Notices  # sent between the frames
     on_replan: Callable[[float, float], None]  # called with the interval and `base` after each change of the grid
-    parent: tuple[int, float] | None  # the process whose end ends the loop, and when it began (`os_process.start_of`)
+    parent: tuple[int, float] | None  # the process whose end ends the loop, and its start (`os_process.start_of`)
 
     def __post_init__(self) -> None:
         self._slept = self.clock.suspended
         self._earliest = 0.0  # monotonic time before which no frame may be taken
         self._last = -math.inf
-        self._other_grid = False
+        self._grid_changed = False
         self._encoder = pipes.FrameEncoder(0)
-        self._hello: bytes | None = None  # until it is sent
+        self._hello: bytes | None = None  # a hello that is not sent yet
         self._check_due = 0.0
         self._missed = 0
-        self._unsent = 0  # deadlines whose frames were not sent: the pipe was full
+        self._unsent = 0  # deadlines whose frames were not sent because the pipe was full
 
     @property
     def base(self) -> float:
-        """Monotonic time from which the deadlines are counted: session time 0, had the machine never slept."""
+        """Monotonic time from which the deadlines are counted: session time 0 minus the time of suspensions."""
         return self.clock.zero - self._slept
 
     def _set_interval(self, seconds: float) -> None:
-        """Sample every `seconds` from now on; the hello is sent again before the next frame."""
+        """Change the interval; the hello is sent again before the next frame."""
         if seconds == self.interval:
             return
         self._earliest = self._last + 0.5 * min(self.interval, seconds)
         self.interval = seconds
-        self._other_grid = True
+        self._grid_changed = True
 
     def run(self) -> str:
-        """Sample until the kernel has gone; returns how that was noticed."""
+        """Sample until the kernel has ended; return the reason for the end."""
         try:
             return self._run()
         except BrokenPipeError:
-            # The kernel closed its end of the frames first: its last messages may wait in the other pipe.
+            # The kernel closed the frames' pipe first: its last messages may still be in the other pipe.
             while self.source.wait(0.0) and (lines := self.source.lines()):
-                self._obey(lines)
+                self._run_commands(lines)
             return "nobody reads the frames"
 
-    def _obey(self, lines: Iterable[bytes]) -> None:
-        """Carry out the kernel's messages."""
+    def _run_commands(self, lines: Iterable[bytes]) -> None:
+        """Run the kernel's commands; warn of malformed lines."""
         for line in lines:
             try:
-                self._command(json.loads(line))
+                self._run_command(json.loads(line))
             except (ValueError, TypeError, KeyError) as error:
                 self.notices.warn(f"the sampler does not understand {line[:80]!r}: {type(error).__name__}: {error}")
 
-    def _command(self, command: dict[str, Any]) -> None:
-        """Raises ValueError, TypeError or KeyError for a malformed message."""
+    def _run_command(self, command: dict[str, Any]) -> None:
+        """Run a command. Raises ValueError, TypeError or KeyError for a malformed message."""
         do = command["do"]
         if do in RECORDED:
             self.recording.command(command)
@@ -151,12 +152,12 @@ class Loop:
         self._send_hello()
         now = time.monotonic()
         self.frames.prime(now)
-        # Half an interval at least before the first deadline: a rate over less is mostly noise.
+        # The first deadline is at least half an interval away: rates over less are mostly noise.
         tick = self._tick_from(now + 0.5 * self.interval)
         while True:
             if ended := self._sleep_until(self._deadline(tick)):
                 return ended
-            if self._other_grid:
+            if self._grid_changed:
                 tick = self._replan()
                 continue
             late = round((time.monotonic() - self._deadline(tick)) / self.interval)
@@ -165,7 +166,7 @@ class Loop:
                 tick += late
                 if ended := self._sleep_until(self._deadline(tick)):
                     return ended
-            if not self._other_grid:
+            if not self._grid_changed:
                 self._sample()
                 tick += 1
 
@@ -173,12 +174,12 @@ class Loop:
         return self.base + (tick + 0.5) * self.interval
 
     def _tick_from(self, moment: float) -> int:
-        """The first deadline at `moment` or later."""
+        """Return the first deadline at `moment` or later."""
         return math.ceil((moment - self.base) / self.interval - 0.5 - 1e-9)
 
     def _replan(self) -> int:
-        """Go over to the new grid; its first deadline."""
-        self._other_grid = False
+        """Change to the new grid; return its first deadline."""
+        self._grid_changed = False
         self.frames.set_interval(self.interval)
         self.gpus.set_interval(self.interval)
         self.on_replan(self.interval, self.base)
@@ -186,7 +187,10 @@ class Loop:
         return self._tick_from(max(time.monotonic(), self._earliest))
 
     def _sleep_until(self, deadline: float) -> str:
-        """Sleep, or until there is another grid; meanwhile run commands. Returns why the loop must end, or nothing."""
+        """Sleep and run commands until the deadline or a change of the grid.
+
+        Returns the reason if the loop must end, else an empty string.
+        """
         while True:
             now = time.monotonic()
             if now >= self._check_due:
@@ -196,14 +200,14 @@ class Loop:
                     return "the parent has ended"
             self._check_clock()
             if deadline - now > _QUIET_S:
-                self._obey(self.source.lines())
+                self._run_commands(self.source.lines())
                 self._send_notices()
                 now = time.monotonic()
             left = deadline - now
-            if left <= 0 or self._other_grid:
+            if left <= 0 or self._grid_changed:
                 return ""
             if not self.source.wait(min(left, _CHECK_S)):
-                self._obey(self.source.lines())
+                self._run_commands(self.source.lines())
                 return "the pipe has ended"
 
     def _check_clock(self) -> None:
@@ -212,16 +216,16 @@ class Loop:
             self.notices.add("info", f"the machine slept for {slept - self._slept:.1f} s")
             self._slept = slept
             self._earliest = self._last + 0.5 * self.interval
-            self._other_grid = True
+            self._grid_changed = True
 
     def _sample(self) -> None:
         stamp = self._last = time.monotonic()
-        other = self.frames.read(stamp)
+        series_changed = self.frames.read(stamp)
         changes = self.gpus.refresh(stamp)
         for change in changes:
             self.notices.warn(change)
         self.notices.waiting.extend(self.gpus.notices())
-        if other or changes or self.frames.news(stamp):
+        if series_changed or changes or self.frames.facts_changed(stamp):
             self._send_hello()
         message = self._encoder.encode(stamp, self._missed + self._unsent, self.frames.values(stamp))
         self.recording.frame(stamp, self._missed, message[pipes.VALUES_AT :])
@@ -242,21 +246,24 @@ class Loop:
         self._hello_sent()
 
     def _hello_sent(self) -> bool:
-        """Send the hello if it still waits for room in the pipe; whether the kernel knows the layout."""
+        """Send the hello if it waits for room in the pipe; return whether the kernel has the newest one."""
         if self._hello is not None and self.sink.send(self._hello):
             self._hello = None
         return self._hello is None
 
 
-# ---- The sampler's connection to the recorder: passes hellos, frames and the kernel's messages to it while one runs.
+# ---- The sampler's connection to the recorder.
 
 
 @dataclass(eq=False)
 class RecorderLink:
-    """The recorder of a session, while recording is on. All methods are for the clock's thread, and none raises."""
+    """A link that passes hellos, frames and the kernel's messages to the recorder while recording is on.
+
+    All methods are for the loop's thread, and none raises.
+    """
 
     session: str  # the session's name
-    clock: SessionClock  # its clock
+    clock: SessionClock  # the session's clock
     # Called on any thread with the recorder's state, `{"state", "path", "message", "level"}`.
     on_state: Callable[[dict[str, Any]], None]
 
@@ -266,7 +273,7 @@ class RecorderLink:
         self._goodbye: str | None = None
 
     def start(self, path: Path) -> None:
-        """Record to `path` from now on."""
+        """Start to record to `path`, after the end of a recording that runs."""
         from kernel_monitor.record.writer import Recorder  # imported late: most samplers never record
 
         self.stop()
@@ -282,28 +289,29 @@ class RecorderLink:
             self.hello(self._hello)
 
     def stop(self) -> None:
-        """Record no more; the session's file stays."""
+        """Stop to record; the session's file stays."""
         self._end("recording was turned off", goodbye=True)
 
     def hello(self, hello: dict[str, Any]) -> None:
+        """Record a hello; it is kept for recordings that start later."""
         self._hello = hello
         if self._recorder is not None:
             self._recorder.hello(self.clock.time(time.monotonic()), hello)
 
     def frame(self, monotonic: float, missed: int, values: bytes) -> None:
-        """One frame: `missed` deadlines before it, float32 little-endian `values`."""
+        """Record a frame: the number of deadlines missed before it, and `values`, float32 little-endian."""
         if self._recorder is not None:
             self._recorder.frame(self.clock.time(monotonic), missed, values)
 
     def command(self, command: dict[str, Any]) -> None:
-        """A message of the kernel for the recording: events, values, steps, loaders, epochs, facts, goodbye."""
+        """Pass on a message of the kernel for the recording (one of `RECORDED`)."""
         if command["do"] == "goodbye":
             self._goodbye = str(command.get("reason", "stopped"))
         if self._recorder is not None:
             self._recorder.command(command)
 
     def close(self) -> None:
-        """The kernel has ended, or stopped the monitor."""
+        """End the recording because the kernel has ended, or stopped the monitor."""
         self._end(self._goodbye or "the kernel ended without goodbye", goodbye=self._goodbye is not None)
 
     def _end(self, reason: str, *, goodbye: bool) -> None:

@@ -1,7 +1,7 @@
-"""Load of another machine ("node"), read in any process there: busy cores, network and memory.
+"""Load of another machine ("node"), read in any process there: busy cores, network, memory and GPUs.
 
-A loader that works on other machines makes one `NodeSampler` in a process of each, calls `read` there as often as it
-likes, and gives the readings to its `node_sources.NodeTable`. No thread, no numpy, no torch.
+A loader that uses other machines makes one `NodeSampler` in a process of each, calls `read` there as often as it
+likes, and passes the readings to its `node_sources.NodeTable`. `NodeSampler` needs no thread, no numpy and no torch.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import psutil
 
 from .gpu.gauges import node_queries
 from .gpu.nvml import Device, NvmlError, QueryTable, QueryThread, open_devices, uuid_of
-from .host.cpu import Cpu, ProcStat, cpu
+from .host.cpu import Cpu, ProcStat, open_cpu
 from .host.load import Memory, Network
 from .probe import LINUX, PROC, SYS, Probe
 
 _SERIES = {"network/received": "network/received", "network/sent": "network/sent", "memory/used": "memory"}
-"""The host's series that are given, and what they are called after `node/<id>/`."""
+"""Names of the host's series, and their names after `node/<id>/`."""
 
 
 class NodeSampler:
-    """Readings of this machine, to be used by one thread at a time.
+    """A reader of this machine's load, for one thread at a time.
 
-    Linux: from `/proc`, elsewhere from psutil. Where a file cannot be read, the values that it has are missing.
+    On Linux it reads `/proc`, elsewhere it uses psutil. If a file cannot be read, its values are missing.
 
     Args:
         proc, net: other places for `/proc` and `/sys/class/net`, which only tests need.
@@ -37,9 +37,9 @@ class NodeSampler:
     def __init__(self, proc: Path | None = None, net: Path | None = None) -> None:
         self._cpu: Cpu | None = None
         self._others: list[Probe] = []
-        # What a container or another system does not show is missing, and the rest is read.
+        # Files that a container or another system does not show are skipped; the rest is read.
         with suppress(OSError, ValueError, psutil.Error):
-            self._cpu = cpu() if proc is None or not LINUX else Cpu(ProcStat(proc / "stat"))
+            self._cpu = open_cpu() if proc is None or not LINUX else Cpu(ProcStat(proc / "stat"))
         makers: Sequence[Callable[[], Probe]] = (
             lambda: Network(proc or PROC, net or SYS / "class/net"),
             lambda: Memory(proc or PROC),
@@ -47,19 +47,19 @@ class NodeSampler:
         for make in makers:
             with suppress(OSError, ValueError, psutil.Error):
                 self._others.append(make())
-        self.read()  # rates and shares are over the time since a read: the first one begins it
+        self.read()  # rates and shares cover the time since the last read: this one begins it
 
     @property
     def cores(self) -> tuple[int, ...]:
-        """The numbers of the logical cores, ascending; one that comes later is added."""
+        """The numbers of the logical cores seen so far, ascending."""
         return () if self._cpu is None else self._cpu.cores
 
     def read(self) -> dict[str, float]:
-        """The readings by the series' names without `node/<id>/`; what has no value is left out.
+        """Return the values by series name without `node/<id>/`; series without a value are left out.
 
-        `cpu/<core>/busy`: % of the time since the last read (since the beginning for the first), in which the core
-        neither idled nor waited for I/O; Linux counts it in ticks of 10 ms. `network/received`, `network/sent`: bytes
-        per second since then, without the loopback. `memory`: bytes in use, as `memory/used` in docs/metrics.md.
+        `cpu/<core>/busy`: % of the time since the last read in which the core neither idled nor waited for I/O (Linux
+        counts it in ticks of 10 ms). `network/received`, `network/sent`: bytes per second since the last read, without
+        the loopback. `memory`: bytes in use, as `memory/used` in docs/metrics.md.
         """
         now = time.monotonic()
         found: dict[str, float] = {}
@@ -76,7 +76,7 @@ class NodeSampler:
 
 
 def _values(probe: Probe, now: float) -> Sequence[float]:
-    """Return what a probe reads; nothing where that fails."""
+    """Read a probe; return an empty sequence where that fails."""
     try:
         return probe.read(now)
     except (OSError, ValueError, LookupError, psutil.Error):
@@ -89,15 +89,17 @@ PERIOD_S = 1.0
 
 
 class NodeGpus:
-    """Readings of this machine's GPUs, from its making on; without NVML there are none.
+    """A reader of this machine's GPUs, with a thread that starts at once; without NVML there are no readings.
+
+    Args:
+        period: seconds between two rounds of queries.
 
     Attributes:
         names: the products' names, by NVML's index.
-        uuids: NVML's, without `GPU-`; empty where it gives none.
+        uuids: the GPUs' UUIDs by NVML's index, without `GPU-`; empty where NVML gives none.
     """
 
     def __init__(self, period: float = PERIOD_S) -> None:
-        """`period`: s between two rounds of questions."""
         try:
             devices: list[Device] = open_devices()
         except NvmlError:
@@ -110,7 +112,7 @@ class NodeGpus:
             self._thread.thread.start()
 
     def read(self) -> dict[str, float]:
-        """The newest values by the series' names without `node/<id>/`; what has no value is left out.
+        """Return the newest values by series name without `node/<id>/`; series without a value are left out.
 
         `gpu/<k>/utilisation` in %, `gpu/<k>/clock` in MHz, `gpu/<k>/memory_used` in bytes; `<k>` is NVML's index.
         """
@@ -125,7 +127,7 @@ class NodeGpus:
         }
 
     def stop(self) -> None:
-        """Ask no more."""
+        """Stop the thread after the query that runs."""
         self._thread.stop()
 
     def __reduce__(self) -> NoReturn:

@@ -1,4 +1,4 @@
-"""The pipes between the kernel and the sampler, on which no side waits, and the messages on them."""
+"""The pipes between the kernel and the sampler, and the messages on them; no side waits for the other."""
 
 from __future__ import annotations
 
@@ -14,29 +14,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
-# ---- The pipes between the kernel and the sampler: no writer waits for its reader, on either side.
+# ---- Both ends of the pipes; no writer waits for its reader.
 
 BACKLOG = 1 << 20
-"""Bytes that may wait for a reader that does not read: one that was stopped for a day must not fill the memory."""
-_FREQUENT = (
-    "values",
-    "node-values",
-    "steps",
-)  # beyond the backlog, the oldest lines of these to the sampler are dropped first
-_FULL_S = 0.05  # how long the thread waits before it tries a full pipe again
-JOIN_S = 1.0  # how long `close` waits for the thread, which may be blocked in a write (Windows)
+"""Bytes that are kept for a reader that does not read: a reader that was stopped for a day must not fill the memory."""
+_FREQUENT = ("values", "node-values", "steps")
+"""Messages to the sampler of which the oldest are dropped first when the backlog is full."""
+_FULL_S = 0.05  # seconds until the thread tries a full pipe again
+JOIN_S = 1.0  # the longest wait of `close` for the thread, which may be blocked in a write (Windows)
 
 
 class _Line(NamedTuple):
+    """A line for the sampler."""
+
     data: bytes
-    frequent: bool = False
-    written: threading.Event | None = None  # set when this line's turn has come
+    frequent: bool = False  # its message is one of `_FREQUENT`
+    written: threading.Event | None = None  # set when all lines up to this one are written
 
 
 class Outbox:
-    """Sends messages down the pipe to the sampler, from a thread of its own (`kernel-monitor-send`).
+    """The kernel's queue of messages to the sampler, and the thread `kernel-monitor-send` that writes them.
 
-    The thread writes, never the caller: an interrupt in the middle of a cell's own write would leave half a line.
+    Only the thread writes: an interrupt in the middle of a write by a cell would leave half a line.
     """
 
     def __init__(self) -> None:
@@ -44,18 +43,22 @@ class Outbox:
         self._arrived: SimpleQueue[_Line | None] = SimpleQueue()
         self._waiting: deque[_Line] = deque()
         self._size = 0
-        self._done = 0  # bytes of the first line that are written
+        self._done = 0  # written bytes of the first line
         self._pipe: int | None = None
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._closed = False
 
     def start(self) -> None:
+        """Start the thread."""
         self._thread = threading.Thread(target=self._run, name="kernel-monitor-send", daemon=True)
         self._thread.start()
 
     def put(self, message: dict[str, Any]) -> bool:
-        """Take a message (JSON, or NaN); False if it is closed, or the message alone is larger than the backlog."""
+        """Queue a message (JSON, or NaN).
+
+        Returns False if the queue is closed, or the message alone is larger than the backlog.
+        """
         line = _Line(json.dumps(message, separators=(",", ":")).encode("ascii") + b"\n", message.get("do") in _FREQUENT)
         if self._closed or len(line.data) > BACKLOG:
             return False
@@ -63,21 +66,22 @@ class Outbox:
         return True
 
     def connect(self, pipe: int | None) -> None:
-        """Write to `pipe` from now on, None for nowhere; a line that was begun is written again as a whole."""
+        """Write to `pipe` from now on, or to no pipe if None; a line that was begun is written again as a whole."""
         if pipe is not None and sys.platform != "win32":  # pipes there are always blocking: the thread waits
             os.set_blocking(pipe, False)
         with self._lock:
             self._pipe = pipe
             self._done = 0
-        self._arrived.put(None)  # the thread looks again
+        self._arrived.put(None)  # wakes the thread
 
     def flush(self, seconds: float) -> bool:
-        """Wait until all that was put before is written, no longer than `seconds`; whether it is."""
+        """Wait until all earlier messages are written, at most `seconds`; return whether they are."""
         written = threading.Event()
         self._arrived.put(_Line(b"", written=written))
         return written.wait(seconds)
 
     def close(self) -> None:
+        """Take no more messages, and let the thread end."""
         self._closed = True
         self._arrived.put(None)
         if self._thread is not None and self._thread.is_alive():
@@ -100,16 +104,16 @@ class Outbox:
         with self._lock:
             self._waiting.append(line)
             self._size += len(line.data)
-            first = 1 if self._done else 0  # a line that was begun is ended
+            first = 1 if self._done else 0  # a line that was begun is kept
             while self._size > BACKLOG:
-                # The oldest frequent line, else the oldest.
+                # Drop the oldest frequent line, else the oldest line.
                 at = next((at for at in range(first, len(self._waiting)) if self._waiting[at].frequent), first)
                 self._size -= len(self._waiting[at].data)
                 del self._waiting[at]
                 self.dropped += 1
 
     def _write(self) -> bool:
-        """Write all lines; False if the pipe is full."""
+        """Write all lines; return False if the pipe is full."""
         with self._lock:
             while self._waiting and self._pipe is not None:
                 line = self._waiting[0]
@@ -118,7 +122,7 @@ class Outbox:
                 except BlockingIOError:
                     return False
                 except OSError:
-                    self._pipe, self._done = None, 0  # that sampler has ended; the next one gets the line
+                    self._pipe, self._done = None, 0  # this sampler has ended; the next sampler gets the line
                     return True
                 if self._done == len(line.data):
                     self._waiting.popleft()
@@ -130,19 +134,19 @@ class Outbox:
 
 
 class Input:
-    """Lines that arrive on the pipe `fd`; waiting for them is how the sampler sleeps."""
+    """A reader of lines from the pipe `fd`; the sampler sleeps by waiting for them."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._buffer = b""
         self._lines: list[bytes] = []
         self._chunks: SimpleQueue[bytes] | None = None
-        if sys.platform == "win32":  # select() takes no pipes there: a thread reads
+        if sys.platform == "win32":  # select() accepts no pipes there: a thread reads
             self._chunks = SimpleQueue()
             threading.Thread(target=self._read, args=(self._chunks,), name="stdin", daemon=True).start()
 
     def wait(self, timeout: float) -> bool:
-        """Sleep for `timeout` seconds, less if something arrives; False once the pipe has ended."""
+        """Sleep until data arrives, at most `timeout` seconds; return False once the pipe has ended."""
         if self._chunks is not None:
             try:
                 data = self._chunks.get(timeout=timeout)
@@ -163,7 +167,7 @@ class Input:
         return True
 
     def lines(self) -> list[bytes]:
-        """The lines that arrived since the last call, without their ends."""
+        """Return the lines that arrived since the last call, without line feeds."""
         lines, self._lines = self._lines, []
         return lines
 
@@ -176,10 +180,10 @@ class Input:
 
 
 class Output:
-    """Writes whole messages into the pipe `fd`; without room, a message is kept for later or dropped, never waited for.
+    """A writer of whole messages to the pipe `fd`. If the pipe is full, a message is kept or dropped; it never waits.
 
-    A reader that stands still would otherwise block the sampler, which then would not notice the reader's end.
-    (On Windows, whose pipes are always blocking, writing waits.)
+    A reader that does not read would otherwise block the sampler, which then would not notice the reader's end. (On
+    Windows, where pipes always block, writing waits.)
     """
 
     def __init__(self, fd: int) -> None:
@@ -189,9 +193,10 @@ class Output:
             os.set_blocking(fd, False)
 
     def send(self, message: bytes, *, keep: bool = False) -> bool:
-        """Send `message`, now or, if it is to be kept, as soon as there is room; False if it was dropped.
+        """Send `message` now, or as soon as there is room if `keep` is set; return False if it was dropped.
 
-        An OSError says that the pipe is broken: no process has its other end open any more.
+        Raises:
+            OSError: the pipe is broken: no process has its other end open.
         """
         while self._rest:
             head = self._rest[0]
@@ -205,7 +210,7 @@ class Output:
             return True
         if done == 0 and (not keep or sum(map(len, self._rest)) + len(message) > BACKLOG):
             return False
-        self._rest.append(message[done:])  # a message begun must be ended, or the reader loses its place
+        self._rest.append(message[done:])  # a message that was begun must be completed, or the reader is out of step
         return True
 
     def _write(self, data: bytes) -> int:
@@ -223,8 +228,8 @@ NOTICE = 3
 
 _HEAD = struct.Struct("<IB")
 _STAMP = struct.Struct("<dI")
-VALUES_AT = _HEAD.size + _STAMP.size  # where the values begin in a frame's bytes
-_LARGEST = 1 << 24  # bytes; a frame of a thousand cores has about 8,000
+VALUES_AT = _HEAD.size + _STAMP.size  # offset of the values in a frame's bytes
+_LARGEST = 1 << 24  # bytes of a payload; a frame of a thousand cores has about 8,000
 
 
 class WireError(Exception):
@@ -232,27 +237,28 @@ class WireError(Exception):
 
 
 class Frame(NamedTuple):
-    """One sample."""
+    """A sample of all series."""
 
     monotonic: float  # `time.monotonic()` when it was taken, in seconds
-    missed: int  # deadlines since the frame before it that brought no frame
+    missed: int  # deadlines without a frame since the last frame
     values: array[float]  # one float for each series of the last hello
 
 
 def check_interval(seconds: float) -> float:
-    """The interval if the sampler can keep it; a ValueError otherwise."""
+    """Return the interval; raise a ValueError if it is not between 0.01 and 60 s."""
     if not 0.01 <= seconds <= 60:
         raise ValueError(f"the interval is {seconds:g} s; it must lie between 0.01 and 60 s")
     return seconds
 
 
 def encode_json(kind: int, content: Mapping[str, Any]) -> bytes:
+    """Return the message of a hello or a notice."""
     payload = json.dumps(content).encode("ascii")
     return _HEAD.pack(len(payload), kind) + payload
 
 
 class FrameEncoder:
-    """Encodes frames of `width` values."""
+    """An encoder of frames of `width` values."""
 
     def __init__(self, width: int) -> None:
         self._struct = struct.Struct(f"<IBdI{width}f")
@@ -263,13 +269,17 @@ class FrameEncoder:
 
 
 class Decoder:
-    """Cuts a stream of bytes, fed in pieces of any size, into messages."""
+    """A decoder that splits a stream of bytes, fed in pieces of any size, into messages."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
-        """The messages that `data` completes, as (kind, payload); a WireError for an unknown kind or absurd length."""
+        """Yield the messages that `data` completes, as (kind, payload).
+
+        Raises:
+            WireError: a kind is unknown, or a length absurd.
+        """
         self._buffer += data
         while len(self._buffer) >= _HEAD.size:
             length, kind = _HEAD.unpack_from(self._buffer)
@@ -284,7 +294,7 @@ class Decoder:
 
 
 def decode_json(payload: bytes) -> dict[str, Any]:
-    """The content of a hello or a notice; a WireError if it is not a JSON object."""
+    """Return the content of a hello or a notice; raise a WireError if it is not a JSON object."""
     try:
         content = json.loads(payload)
     except ValueError as error:
@@ -295,7 +305,7 @@ def decode_json(payload: bytes) -> dict[str, Any]:
 
 
 def decode_frame(payload: bytes) -> Frame:
-    """The content of a frame; a WireError if it is cut short."""
+    """Return the content of a frame; raise a WireError if it is cut short."""
     if len(payload) < _STAMP.size or (len(payload) - _STAMP.size) % 4:
         raise WireError(f"a frame of {len(payload)} bytes")
     monotonic, missed = _STAMP.unpack_from(payload)

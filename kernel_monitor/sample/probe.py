@@ -1,4 +1,4 @@
-"""Common to all probes: how they are read, the newest reading of each, and the host's `/proc` and `/sys`."""
+"""Base classes and helpers of all probes: reading them, keeping the newest reading, and the host's `/proc`."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from typing import NamedTuple
 
 import psutil
 
-# ---- What all probes have in common: how they are read, and the newest reading of each.
+# ---- Probes and facts, and the newest reading of each.
 
 NAN = float("nan")
 
-SLOW_PERIOD_S = 0.5  # how often slowly changing metrics are read; their values are held in between
+SLOW_PERIOD_S = 0.5  # period of slowly changing metrics; their values are held in between
 
 
 class Probe:
-    """Metrics of the host that are read together, at one moment. A read may set new `series` and `reasons`."""
+    """Metrics of the host that are read together, at one moment. A read may replace `series` and `reasons`."""
 
     group: str  # its name (docs/metrics.md)
     period: float  # seconds between two reads
     series: Sequence[tuple[str, str]] = ()  # (name, unit) of each value, in order
-    reasons: Mapping[str, str] = MappingProxyType({})  # why a metric, or the whole group, is absent: {name: words}
+    reasons: Mapping[str, str] = MappingProxyType({})  # {name: why that metric, or the whole group, is absent}
 
     def read(self, now: float, /) -> Sequence[float]:
-        """The values at `now` (`time.monotonic()`), one per series, NaN where there is none.
+        """Return the values at `now` (`time.monotonic()`), one per series, NaN where there is none.
 
-        Rates are over the time since the last read; the first read has none. The sequence may be used again by the
-        next read. An exception makes the group's values missing and is reported once.
+        Rates cover the time since the last read; the first read has none. The next read may reuse the sequence. If this
+        raises, the group's values are missing, and the exception is reported once.
         """
         raise NotImplementedError
 
@@ -40,15 +40,15 @@ class Fact:
 
     key: str  # its name in the hello's `host`
     period: float  # seconds between two reads
-    reasons: Mapping[str, str] = MappingProxyType({})  # why it, or a part of it, is unknown: {name: words}
+    reasons: Mapping[str, str] = MappingProxyType({})  # {name: why that fact, or a part of it, is unknown}
 
     def read(self) -> object:
-        """The fact, JSON-able; a hello is sent again when it differs from the last one."""
+        """Return the fact as JSON values; a hello is sent again when it differs from the last one."""
         raise NotImplementedError
 
 
 class Reading(NamedTuple):
-    """The result of one read of a probe, which never changes: other threads may look at it."""
+    """The result of one read of a probe; immutable, so that other threads may use it."""
 
     series: Sequence[tuple[str, str]]  # (name, unit) of each value
     values: Sequence[float]  # one per series
@@ -57,14 +57,14 @@ class Reading(NamedTuple):
 
 
 class ProbeReader:
-    """A probe, its newest reading, and when it is to be read next; `complain(name, error)` is called with failures."""
+    """A probe, its newest reading, and its next due time; calls `on_failure(group, exception)` when a read raises."""
 
-    def __init__(self, probe: Probe, complain: Callable[[str, Exception], None]) -> None:
+    def __init__(self, probe: Probe, on_failure: Callable[[str, Exception], None]) -> None:
         self.probe = probe
         self.due = 0.0
         self.every = 1  # frames between two reads, for a probe that is read with the frames
         self.newest = Reading(probe.series, [NAN] * len(probe.series), NAN, NAN)
-        self._complain = complain
+        self._on_failure = on_failure
 
     def read(self, now: float) -> None:
         """Read the probe at `now` (`time.monotonic()`)."""
@@ -72,19 +72,19 @@ class ProbeReader:
             values = self.probe.read(now)
         except Exception as error:  # noqa: BLE001 - a metric that cannot be measured must not end the others
             values = [NAN] * len(self.probe.series)
-            self._complain(self.probe.group, error)
+            self._on_failure(self.probe.group, error)
         self.newest = Reading(self.probe.series, list(values), now, now - self.newest.stamp)
 
 
 class Rates:
-    """Growth per second of counters that only grow."""
+    """A calculator of rates: growth per second of counters that only grow."""
 
     def __init__(self) -> None:
         self._last: Sequence[int] | None = None
         self._at = 0.0
 
     def update(self, now: float, counters: Sequence[int]) -> list[float]:
-        """Rates since the last update; NaN at first, and where a counter fell (a device went, a counter wrapped)."""
+        """Return the rates since the last update; NaN at the first update, and for a counter that was reset."""
         last, elapsed = self._last, now - self._at
         self._last, self._at = counters, now
         if last is None or elapsed <= 0:
@@ -92,14 +92,14 @@ class Rates:
         return [(new - old) / elapsed if new >= old else NAN for new, old in zip(counters, last, strict=True)]
 
 
-# ---- The host's `/proc` and `/sys`: where they are, and the reading of their small files.
+# ---- The host's `/proc` and `/sys`: their paths, and functions that read their small files.
 
 ROOT = Path(os.environ.get("KERNEL_MONITOR_ROOT") or "/")
 PROC = ROOT / "proc"
 SYS = ROOT / "sys"
 LINUX = sys.platform.startswith("linux")
-NOT_THERE = (FileNotFoundError, ProcessLookupError, PermissionError)
-"""What `read` raises where the kernel has no such file, or does not show it to everybody."""
+UNREADABLE = (FileNotFoundError, ProcessLookupError, PermissionError)
+"""Exceptions of `read` where the kernel has no such file, or does not show it to this user."""
 _PIECE = 1 << 14
 
 if Path("/") != ROOT:
@@ -107,9 +107,10 @@ if Path("/") != ROOT:
 
 
 def read(path: str) -> bytes:
-    """The whole file, in a third of the time of `Path.read_bytes`: some are read by the hundred each second.
+    """Return the file's content, in a third of the time of `Path.read_bytes`; hundreds of files are read each second.
 
-    Raises a ProcessLookupError if the file was of a process that has ended.
+    Raises:
+        ProcessLookupError: the file belonged to a process that has ended.
     """
     file = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
     try:
@@ -121,8 +122,8 @@ def read(path: str) -> bytes:
         os.close(file)
 
 
-def why_not(path: object) -> str:
-    """Return why a file cannot be read, in words; empty where it can."""
+def read_failure(path: object) -> str:
+    """Return a sentence on why a file cannot be read; empty where it can."""
     try:
         read(str(path))
     except OSError as error:
@@ -130,8 +131,8 @@ def why_not(path: object) -> str:
     return ""
 
 
-def numbers(text: str) -> list[int]:
-    """The numbers of a list as Linux writes it: `0-3,8`."""
+def parse_list(text: str) -> list[int]:
+    """Return the numbers of a list in Linux' notation: `0-3,8`."""
     found: list[int] = []
     for part in text.strip().split(","):
         first, _, last = part.partition("-")

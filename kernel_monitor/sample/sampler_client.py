@@ -1,4 +1,4 @@
-"""The kernel's half of the sampler: starts its process, reads it, restarts it, and ends it with the kernel."""
+"""The kernel's side of the sampler: a client that starts its process, reads it, restarts it, and ends it."""
 
 from __future__ import annotations
 
@@ -31,31 +31,34 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 BACK_OFF_S = (0.1, 0.5, 1.0, 2.0, 5.0)
-"""Pauses before a restart, by how many samplers before it ended early; after the last pause there is no restart."""
+"""Pauses before a restart, after 1, 2, … samplers in a row that ended early; then there are no more restarts."""
 EARLY_S = 10.0  # a sampler that lived this long did not end early
-FLUSH_S = 0.5  # how long `stop` waits for the sampler to take earlier messages
-GRACE_S = 2.0  # how long a stopped sampler may take to end before it is killed
+FLUSH_S = 0.5  # the longest wait of `stop` for earlier messages to be written
+GRACE_S = 2.0  # seconds that a stopped sampler has until it is killed
 
 
 class SamplerClient:
-    """A sampler process and the thread that reads it. To be started once.
+    """A sampler process and the thread that reads its frames; can be started once.
 
     All callbacks run on the reader thread (named `kernel-monitor-sampler`). An exception in a callback is logged, once
-    for each kind, and the reading goes on.
+    for each type, and the reading goes on.
 
     Args:
-        interval: seconds between samples, 0.01 to 60; a ValueError beyond.
-        on_hello: the series and the machine (`docs/messages.md`, *Sampler*): after each start, and again whenever
-            they have changed; before the first frame that it describes.
-        on_frame: a sample: `time.monotonic()` when it was taken, deadlines missed before it, and one float32 per series
-            of the last hello (an `array('f')` of its own, which NumPy takes without a copy).
-        on_notice: `{"level", "message"}` for people; those of the recorder also have `kind`, `state` and `path`.
-        on_exit: the sampler ended before `stop`, with the cause in words; a restart follows, or a notice of level
-            `error` if there will be none.
-        clock: the session's clock; it begins now where none is given. Samples are due in the middle of the intervals
-            since its zero.
+        interval: seconds between samples, 0.01 to 60.
+        on_hello: called with the series and facts about the machine (`docs/messages.md`, *Sampler*): after each start,
+            again whenever they have changed, and always before the first frame that they describe.
+        on_frame: called with a sample: `time.monotonic()` when it was taken, the number of deadlines missed before it,
+            and one float32 per series of the last hello (an `array('f')` of its own, which NumPy takes without a copy).
+        on_notice: called with `{"level", "message"}` for the user; notices of the recorder also have `kind`, `state`
+            and `path`.
+        on_exit: called with the cause when the sampler ended before `stop`; a restart follows, or a notice of level
+            `error` if there will be no restart.
+        clock: the session's clock; by default a new one. Samples are due in the middle of the intervals since its zero.
         session: the session's name, for its recording.
-        record: the file to record to; None for none.
+        record: the file to record to; None: no recording.
+
+    Raises:
+        ValueError: the interval is out of range.
     """
 
     def __init__(
@@ -74,7 +77,7 @@ class SamplerClient:
         self.session = session
         self.record = record
         self.clock = clock or SessionClock(time.monotonic(), time.time())
-        self.restarts = 0  # how often the sampler was started again
+        self.restarts = 0  # how often the sampler was restarted
         self._workers: list[int] = []
         self._outbox = Outbox()
         self._callbacks: dict[str, Callable[..., None]] = {
@@ -91,19 +94,19 @@ class SamplerClient:
 
     @property
     def pid(self) -> int | None:
-        """The sampler's process number; None while there is none (for some milliseconds after `start`, too)."""
+        """The sampler's pid; None while no process runs, also for some milliseconds after `start`."""
         process = self._process
         return None if process is None else process.pid
 
     def send(self, message: dict[str, Any]) -> bool:
         """Send the sampler a message (`docs/messages.md`, *Kernel to sampler*). Never waits; for any thread.
 
-        A sampler that is started again gets the last interval, workers and recording again. Returns whether the
-        message was taken: not after `stop`, in a forked child, or if it is larger than 1 MiB.
+        A restarted sampler gets the last interval, workers and recording again. Returns whether the message was
+        accepted: not after `stop`, not in a forked child, and not if it is larger than 1 MiB.
 
         Raises:
             TypeError: the message is not JSON.
-            ValueError: an interval out of range.
+            ValueError: the interval in it is out of range.
         """
         do = message.get("do")
         if do == "interval":
@@ -115,7 +118,7 @@ class SamplerClient:
         return self._outbox.put(message)
 
     def start(self) -> None:
-        """Start the sampler, once; returns at once."""
+        """Start the sampler without waiting for it; can be called once."""
         if self._thread is not None or self._stopping.is_set():
             raise RuntimeError("a SamplerClient is started once")
         _register_hooks()
@@ -125,9 +128,9 @@ class SamplerClient:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the sampler, wait for it and for the thread. Harmless when repeated, and in a forked child.
+        """End the sampler and wait for it and the thread. Repeated calls and calls in a forked child do nothing.
 
-        What was sent before is written first, if the sampler reads it within `FLUSH_S`. Called from a callback it
+        Earlier messages are written first, if the sampler reads them within `FLUSH_S`. Called from a callback, it
         returns at once, and the thread ends after the callback.
         """
         if self._process is not None and not self._stopping.is_set():
@@ -150,7 +153,7 @@ class SamplerClient:
             LOG.warning("the sampler does not end: a driver or a callback hangs")
         _live.discard(self)
 
-    # -- the reader thread ------------------------------------------------------------------------------------------
+    # -- The reader thread ------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         early = 0
@@ -174,7 +177,7 @@ class SamplerClient:
             self.restarts += 1
 
     def _run_once(self) -> str:
-        """One sampler from start to end; returns why it ended."""
+        """Start a sampler and read it until its end; return the cause of the end."""
         with self._lock:
             if self._stopping.is_set():
                 return "stopped"
@@ -220,10 +223,10 @@ class SamplerClient:
                 self._logged.add(kind)
                 LOG.exception("%s of the sampler failed; this is logged once, and the sampling goes on", name)
 
-    # -- the forked child -------------------------------------------------------------------------------------------
+    # -- A forked child ---------------------------------------------------------------------------------------------
 
     def _forget_in_child(self) -> None:
-        """Close the inherited ends of the pipes; the process and the thread are the parent's."""
+        """Close the inherited ends of the pipes; the process and the thread belong to the parent."""
         process, self._process, self._thread = self._process, None, None
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -231,14 +234,14 @@ class SamplerClient:
         self._outbox = Outbox()
         self._outbox.close()
         if process is not None:
-            process.returncode = 0  # not ours to wait for
+            process.returncode = 0  # only the parent can wait for it
             for pipe in (process.stdin, process.stdout, process.stderr):
                 if pipe is not None:
                     pipe.close()
 
 
 def _end(process: subprocess.Popen[bytes]) -> int:
-    """Wait for a sampler whose pipes are closed; its exit status."""
+    """Wait for a sampler whose pipes are closed; return its exit status."""
     try:
         return process.wait(GRACE_S)
     except subprocess.TimeoutExpired:
@@ -268,7 +271,7 @@ _live: WeakSet[SamplerClient] = WeakSet()
 
 @cache
 def _register_hooks() -> None:
-    """Let forked children forget the clients, and the interpreter's end stop them; once for the process."""
+    """Register hooks, once in the process: forked children forget the clients, and the interpreter's end stops them."""
     atexit.register(_stop_all)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(
@@ -288,11 +291,11 @@ def _forget_all_in_child() -> None:
     _live.clear()
 
 
-# ---- How the sampler process is started: its command, its environment, its separation from the kernel.
+# ---- The start of the sampler process: its command, its environment, its separation from the kernel.
 
 forking = RLock()
-"""Held while a sampler is started. A child forked between the making of the pipes and the closing of the sampler's ends
-would keep these open, and the sampler's end would go unnoticed while the child lives. Forks wait for this lock."""
+"""Held while a sampler is started; forks wait for it. A child that is forked while the pipes are made would inherit the
+sampler's ends of them, and the sampler's end would go unnoticed while the child lives."""
 PIPE_BYTES = 1 << 20  # the most that Linux gives an unprivileged user's pipe
 
 
@@ -307,7 +310,7 @@ def spawn(interval: float, clock: SessionClock, session: str, record: Path | Non
         raise MonitorError("the sampler cannot be started: sys.executable does not name this Python")
     command = [
         sys.executable,
-        "-P",  # the folder of a notebook may hold a psutil.py of its own
+        "-P",  # the notebook's folder may contain a psutil.py of its own
         "-m",
         "kernel_monitor.sample",
         f"--interval={interval!r}",
@@ -326,7 +329,7 @@ def spawn(interval: float, clock: SessionClock, session: str, record: Path | Non
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=child_environment(),
-            start_new_session=True,  # signals to the kernel's group, an interrupt above all, are not for the sampler
+            start_new_session=True,  # signals to the kernel's process group, such as an interrupt, must not reach it
             creationflags=_creation_flags(),
         )
     if process.stdout is not None:
@@ -335,10 +338,10 @@ def spawn(interval: float, clock: SessionClock, session: str, record: Path | Non
 
 
 def _widen(pipe: int) -> None:
-    """Give the pipe room for ten seconds of a large host's frames, where Linux lets this user.
+    """Enlarge the pipe to ten seconds of a large host's frames, if Linux lets this user.
 
-    With 256 cores and 8 GPUs a frame has 7 kB and the hello 70 kB; without this room a kernel whose reader waits long
-    for the GIL would lose frames.
+    With 256 cores and 8 GPUs a frame has 7 kB and the hello 70 kB; with a smaller pipe, a kernel whose reader waits
+    long for the GIL would lose frames.
     """
     if sys.platform == "linux":
         import fcntl

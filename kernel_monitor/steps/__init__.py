@@ -1,6 +1,7 @@
-"""What a training step consists of: the wait for its batch, and the phases of what is done with it.
+"""Measurement of training steps: the wait for the batch, and the phases of the work on it.
 
-Nothing happens at import, and torch is imported only when a model is watched.
+First: `step_meter`, which times the steps of a loop; `phase_times` times their phases. The import has no side effects,
+and torch is imported only when a model is watched.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ __all__ = ["phase", "step", "watch", "watch_loader"]
 def watch(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None) -> ModelWatch:
     """Measure how long a model's forward, backward and optimizer take in each step of the loops that run it.
 
-    Watching the same model again returns the same watch, with that optimizer too. Neither is kept alive; the watch
-    ends with the model. Nothing of the model changes: copies and pickled files of it are not watched.
+    Watching the same model again returns the same watch, to which the optimizer is added. Model and optimizer are not
+    kept alive; the watch ends with the model. The model stays as it is: its copies and pickles are not watched.
 
     Args:
-        model: what the loop calls: the compiled or wrapped one where there is one.
-        optimizer: whose `step` is timed; left out, its time belongs to `other`.
+        model: the module that the loop calls: if there is a compiled or wrapped module, that one.
+        optimizer: the optimizer whose `step` is timed; if it is left out, its time belongs to `other`.
 
     Raises:
-        MonitorError: one of them is not torch's.
+        MonitorError: the model is no torch.nn.Module, or the optimizer no torch.optim.Optimizer.
     """
     from . import model_watch
 

@@ -1,4 +1,4 @@
-"""Calls on the loop's own thread: between two steps, or between two Python instructions of the main thread."""
+"""Functions that other threads have called on a loop's thread between two steps, or on the main thread at any time."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ..os_process import in_forked_children
 
 @dataclass
 class BoundaryInfo:
-    """The place of a loop when it makes the call."""
+    """The position of a loop when it makes the call."""
 
-    loader_id: str  # of the source whose step ended
-    steps: int  # that ended in it so far
-    flags: int = 0  # of the step that begins now (see `Step`)
+    loader_id: str  # id of the source whose step ended
+    steps: int  # number of its steps that have ended
+    flags: int = 0  # flags of the step that begins now (see `Step`)
 
     def flag(self, flags: int) -> None:
         """Set flags of the step that begins now."""
@@ -34,15 +34,22 @@ Call = Callable[[BoundaryInfo], bool]
 log = logging.getLogger(__name__)
 _lock = threading.Lock()
 waiting: tuple[tuple[str | None, Call], ...] = ()
-"""The calls, each with its source's id. Replaced as a whole, so that a loop reads it without the lock; a step without
-calls costs nothing."""
+"""The registered calls, each with its source's id or None. The tuple is replaced as a whole, so that a loop reads it
+without the lock; a step without calls costs nothing."""
 
 
 def at_boundary(loader_id: str | None, call: Call) -> Callable[[], None]:
-    """Call a function at each boundary of a source's steps until it returns False; returns a function that cancels it.
+    """Call a function at each boundary between a source's steps until it returns False.
 
-    It runs on the loop's own thread when the next batch is asked for, and its time counts into no step. An exception is
-    logged and cancels it; only KeyboardInterrupt and its like reach the loop. Without an id it is any source's.
+    It runs on the loop's thread when the next batch is requested, and its time belongs to no step. An Exception is
+    logged and cancels it; KeyboardInterrupt and the like reach the loop.
+
+    Args:
+        loader_id: the source's id; None for any source.
+        call: the function.
+
+    Returns:
+        A function that cancels the calls.
     """
     global waiting  # noqa: PLW0603
     entry = (loader_id, call)
@@ -52,7 +59,7 @@ def at_boundary(loader_id: str | None, call: Call) -> Callable[[], None]:
 
 
 def run(loader_id: str, steps: int) -> int:
-    """Make the calls of a source's boundary; returns the flags of the step that begins."""
+    """Make the calls of a source's boundary; return the flags of the step that begins."""
     info = BoundaryInfo(loader_id, steps)
     for entry in waiting:
         wanted, call = entry
@@ -77,27 +84,27 @@ def _cancel(entry: tuple[str | None, Call]) -> None:
 
 @in_forked_children
 def _in_child() -> None:
-    global _lock, waiting  # noqa: PLW0603 - in a forked child nothing of ours goes on
+    global _lock, waiting  # noqa: PLW0603 - a forked child makes no calls
     _lock = threading.Lock()
     waiting = ()
 
 
-# ---- Run something on the main thread from another one, between two of its Python instructions.
+# ---- Calls on the main thread, between two of its Python instructions.
 
 RETRY_S = 0.05
-_RETRIES = 100  # CPython keeps 32 such calls, of everybody in the process; a full queue is tried again for a while
+_RETRIES = 100  # CPython's queue holds 32 such calls of the whole process; a full queue is tried again for 5 s
 
 _waiting: deque[tuple[int, Callable[[], None]]] = deque()
 
 
 def run_on_main_thread(work: Callable[[], None]) -> bool:
-    """Have `work` called on the main thread as soon as that executes Python; returns before.
+    """Schedule `work` to be called on the main thread as soon as that executes Python, and return without waiting.
 
-    An Exception of `work` is logged; a KeyboardInterrupt in it is raised where the main thread is. In a child that was
-    forked meanwhile `work` is not called.
+    An Exception of `work` is logged; a KeyboardInterrupt in it is raised at the main thread's present instruction. A
+    child that is forked meanwhile does not call `work`.
 
     Returns:
-        Whether it will be called: not where the interpreter has had no room for it for 5 s.
+        True if it will be called; False if the interpreter's queue has been full for 5 s.
     """
     entry = (os.getpid(), work)
     _waiting.append(entry)
@@ -112,7 +119,7 @@ def run_on_main_thread(work: Callable[[], None]) -> bool:
 
 
 class _Calls:
-    """Makes the calls that wait when it is asked for its truth."""
+    """An object that makes the waiting calls when the interpreter evaluates its truth value."""
 
     def __bool__(self) -> bool:
         while _waiting:
@@ -123,8 +130,8 @@ class _Calls:
                 work()
             except Exception:  # the monitor's own work must not end what the main thread does
                 log.exception("a call on the main thread failed")
-        return False  # no error, for the interpreter
+        return False  # tells the interpreter that there was no error
 
 
 _CALLS = _Calls()
-ctypes.pythonapi.Py_IncRef(ctypes.py_object(_CALLS))  # for ever, whatever becomes of this module
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(_CALLS))  # it must outlive this module

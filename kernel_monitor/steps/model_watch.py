@@ -1,8 +1,9 @@
-"""Watch a model: its forward, backward and optimizer become phases of the steps that run them.
+"""Watches of models: their forward, backward and optimizer become phases of the steps that run them.
 
-Forward: the module's hooks. Optimizer: its step hooks. Backward: `torch.autograd.backward`, through which
-`Tensor.backward` goes (full backward hooks would change what may be done in place, and see no end). Copy: `Tensor.to`
-and `Tensor.cuda`, once a watched model is met on a GPU. Nothing of torch is wrapped while nothing is watched.
+Forward is timed by the module's hooks, the optimizer by its step hooks. Backward is timed by a wrapper of
+`torch.autograd.backward`, which `Tensor.backward` calls (full backward hooks would forbid some in-place operations, and
+do not see the end). Copies are timed by wrappers of `Tensor.to` and `Tensor.cuda`, once a watched model runs on a GPU.
+Nothing of torch is wrapped while no model is watched.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from typing import Any
 import torch
 
 from ..errors import MonitorError
-from . import cuda_times
-from .phases import BACKWARD, COPY, FORWARD, OPTIMIZER, thread_phases, watched
+from . import phase_times
+from .phase_times import BACKWARD, COPY, FORWARD, OPTIMIZER, thread_phases, watched_models
 
 _compiling = torch.compiler.is_compiling
-_lock = threading.RLock()  # a model may be collected, and its watch end, anywhere: also while this is held
-_watches: dict[int, ModelWatch] = {}  # by the id of the model, which lives
+_lock = threading.RLock()  # reentrant: a model may be collected, and its watch end, while this is held
+_watches: dict[int, ModelWatch] = {}  # by the id of the living model
 
 
 def watch(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None) -> ModelWatch:
@@ -48,7 +49,7 @@ def watch(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None
 
 
 def _innermost(optimizer: Any) -> torch.optim.Optimizer:
-    """The optimizer that a framework has wrapped in its own (accelerate, Lightning), or the one given."""
+    """Return the torch optimizer inside a framework's wrapper (accelerate, Lightning), or the argument itself."""
     while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
         optimizer = inner
     if not isinstance(optimizer, torch.optim.Optimizer):
@@ -60,14 +61,14 @@ def _innermost(optimizer: Any) -> torch.optim.Optimizer:
 
 
 class ModelWatch:
-    """A watched model; made by `watch`. As a context manager it stops at the end."""
+    """A watch of a model, made by `watch`; as a context manager it stops at the end of the block."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._key = id(model)
         self._process = os.getpid()
 
         def gone(_: object, python_ends: Callable[[], bool] = sys.is_finalizing) -> None:
-            if not python_ends():  # a model of a script lives until then, when this module's globals are gone
+            if not python_ends():  # a script's model lives until then, when this module's globals are gone
                 self.stop()
 
         self._model = weakref.ref(model, gone)
@@ -77,18 +78,18 @@ class ModelWatch:
             model.register_forward_hook(_ForwardEnds(), always_call=True),
         ]
         self._compiled: Any = None
-        self.running = True  # the model is alive and `stop` was not called
-        watched.changed(+1)
-        _BACKWARD.put()
+        self.running = True  # the model lives and `stop` was not called
+        watched_models.change(+1)
+        _BACKWARD.install()
 
     def time_compiled(self, model: torch.nn.Module) -> None:
-        """Time the call of a module that was compiled in place (`model.compile()`), which runs no hook of ours."""
+        """Time the call of a module that was compiled in place (`model.compile()`), which runs no hooks."""
         original = _compiled_call(model)
         if original is not None and original is not self._compiled:
             self._compiled = model._compiled_call_impl = _timed_call(original, weakref.ref(model))
 
     def add(self, optimizer: torch.optim.Optimizer) -> None:
-        """Time this optimizer's steps as well."""
+        """Time this optimizer's steps, too."""
         with _lock:
             if optimizer in self._optimizers:
                 return
@@ -99,7 +100,7 @@ class ModelWatch:
             ]
 
     def stop(self) -> None:
-        """Measure no more; the model is as it was before."""
+        """Stop to measure; the model is as it was before."""
         with _lock:
             if not self.running:
                 return
@@ -114,10 +115,10 @@ class ModelWatch:
                 model._compiled_call_impl = self._compiled.__wrapped__
             if os.getpid() != self._process:
                 return
-            watched.changed(-1)
-            if not watched.models:
+            watched_models.change(-1)
+            if not watched_models.count:
                 for function in (_BACKWARD, *_COPIES):
-                    function.take()
+                    function.remove()
 
     def __enter__(self) -> ModelWatch:
         return self
@@ -131,61 +132,61 @@ class ModelWatch:
 
 
 def _compiled_call(model: torch.nn.Module) -> Any:
-    """Return the function by which `model.compile()` replaced the call, which copies of the model lose; or None."""
+    """Return the function by which `model.compile()` replaced the call, or None; copies of the model do not have it."""
     return vars(model).get("_compiled_call_impl")
 
 
 class _Hook:
-    """A hook that stays behind, without effect, where its module is copied or pickled."""
+    """A hook that has no effect in copies and pickles of its module."""
 
     def __reduce__(self) -> Any:
-        # Takes any arguments and returns None; the module can be unpickled without this package.
+        # This function takes any arguments and returns None; it can be unpickled without this package.
         return getattr, (contextlib.nullcontext(), "__exit__")
 
 
 class _ForwardBegins(_Hook):
     def __call__(self, module: Any, *_: Any) -> None:
-        if not _compiling() and watched.models:
+        if not _compiling() and watched_models.count:
             _forward_begins(module, sys._getframe(1).f_code)
 
 
 class _ForwardEnds(_Hook):
-    """Called even if the forward has raised."""
+    """The hook after a forward; it is called even if the forward raised."""
 
     def __call__(self, *_: Any) -> None:
-        if not _compiling() and watched.models:
+        if not _compiling() and watched_models.count:
             thread_phases().leave(FORWARD)
 
 
 def _forward_begins(module: Any, code: CodeType | None = None) -> None:
-    """A watched module's forward begins; on a GPU its thread's steps are timed there from the next one on."""
+    """Begin the phase of a watched module's forward; if it is on a GPU, time its thread's next steps there."""
     phases = thread_phases()
-    if not phases.on_device and cuda_times.possible():
+    if not phases.on_device and phase_times.gpu_in_use():
         first = next(module.parameters(), None)
-        if first is not None and cuda_times.holds(first):
-            cuda_times.use_cuda()
+        if first is not None and phase_times.is_on_gpu(first):
+            phase_times.use_cuda()
             phases.on_device = True
     if phases.on_device:
         for function in _COPIES:
-            function.put()
+            function.install()
     phases.enter(FORWARD, code)
 
 
 def _optimizer_begins(*_: Any) -> None:
-    if not _compiling() and watched.models:
+    if not _compiling() and watched_models.count:
         thread_phases().enter(OPTIMIZER, sys._getframe(1).f_code)
 
 
 def _optimizer_ends(*_: Any) -> None:
-    """Not called when the step raises."""
-    if not _compiling() and watched.models:
+    """End the optimizer's phase; torch does not call this hook if the step raises."""
+    if not _compiling() and watched_models.count:
         thread_phases().leave(OPTIMIZER)
 
 
 def _timed_call(original: Callable[..., Any], module_of: Callable[[], Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if _compiling() or not watched.models:
+        if _compiling() or not watched_models.count:
             return original(*args, **kwargs)
         _forward_begins(module_of())
         try:
@@ -197,27 +198,28 @@ def _timed_call(original: Callable[..., Any], module_of: Callable[[], Any]) -> C
 
 
 class _Wrapped:
-    """A function of torch that is replaced while anything is watched, and whose calls are then a phase.
+    """A function of torch that is wrapped while models are watched, so that its calls are phases.
 
-    If our function has been wrapped meanwhile it cannot be removed: then it stays, and only passes calls on.
+    If others have wrapped our wrapper meanwhile, it cannot be removed: it stays and only passes calls on.
     """
 
     def __init__(self, owner: Any, name: str, kind: int, counts: Callable[..., bool]) -> None:
         self._owner = owner
         self._name = name
         self._kind = kind
-        self._counts = counts  # of a call's arguments, whether it is a phase
-        self._own = name in vars(owner)  # or inherited
+        self._counts = counts  # returns whether a call with these arguments is a phase
+        self._own = name in vars(owner)  # else it is inherited
         self._ours: Any = None
 
-    def put(self) -> None:
+    def install(self) -> None:
+        """Replace the function by the wrapper."""
         if self._ours is not None:
             return
         original, kind, counts = getattr(self._owner, self._name), self._kind, self._counts
 
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if _compiling() or not watched.models or not counts(*args, **kwargs):
+            if _compiling() or not watched_models.count or not counts(*args, **kwargs):
                 return original(*args, **kwargs)
             phases = thread_phases()
             phases.enter(kind)
@@ -229,7 +231,8 @@ class _Wrapped:
         self._ours = call
         setattr(self._owner, self._name, call)
 
-    def take(self) -> None:
+    def remove(self) -> None:
+        """Restore the function, if our wrapper is still in its place."""
         if self._ours is None or vars(self._owner).get(self._name) is not self._ours:
             return
         if self._own:
@@ -240,14 +243,14 @@ class _Wrapped:
 
 
 def _copied(tensor: Any, /, *_: Any, **__: Any) -> bool:
-    """Return whether `tensor.cuda(…)` is a copy to the GPU that is not part of another phase."""
-    return not cuda_times.holds(tensor) and thread_phases().idle
+    """Return whether `tensor.cuda(…)` copies to the GPU outside of other phases."""
+    return not phase_times.is_on_gpu(tensor) and thread_phases().idle
 
 
 def _copied_to(tensor: Any, /, *args: Any, **kwargs: Any) -> bool:
-    """The same of `tensor.to(…)`."""
+    """Return whether `tensor.to(…)` copies to the GPU outside of other phases."""
     target = args[0] if args else kwargs.get("device", kwargs.get("tensor"))
-    return cuda_times.means(target) and _copied(tensor)
+    return phase_times.is_gpu_target(target) and _copied(tensor)
 
 
 _BACKWARD = _Wrapped(torch.autograd, "backward", BACKWARD, lambda *_, **__: True)

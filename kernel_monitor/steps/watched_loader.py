@@ -1,4 +1,4 @@
-"""Loops that are measured without being switchable: over any iterable of batches, or under `monitor.step()`."""
+"""Measured loops without a switchable loader: over any iterable of batches, or with `monitor.step()` blocks."""
 
 from __future__ import annotations
 
@@ -14,21 +14,19 @@ from typing import TYPE_CHECKING, Any, Self
 from ..errors import MonitorError
 from ..os_process import in_forked_children
 from ..text import checked_text
-from . import cuda_times
+from . import phase_times
 from .measured_step import PHASES
-from .phases import thread_phases
+from .phase_times import thread_phases
 from .step_meter import Meter, StepClock
 
 if TYPE_CHECKING:
     from ..protocol.states import EngineState, EpochCounts, LoaderState
 
 
-# ---- What steps in this process without being switchable: watched iterables and loops under `monitor.step()`.
+# ---- Sources: the loops of this process whose data comes from no switchable loader.
 
 EPOCHS_KEPT = 4  # epochs of a source whose counts are kept
-_EMPTY_KEPT = (
-    50  # of those that delivered nothing: of an iterator at its end they pass between two readings of the counts
-)
+_EMPTY_KEPT = 50  # epochs without a batch that are kept; an iterator at its end makes them faster than counts are read
 
 _lock = threading.Lock()
 _live: weakref.WeakValueDictionary[int, Source] = weakref.WeakValueDictionary()
@@ -36,56 +34,56 @@ _numbers = itertools.count(1)
 
 
 def next_number() -> int:
-    """A number for a loader, from 1, never used again: switchable loaders and sources share them."""
+    """Return a new number, from 1; switchable loaders and sources share the numbers, and none is used twice."""
     with _lock:
         return next(_numbers)
 
 
 def live() -> list[Source]:
-    """Every source that is still in use, oldest first. In a forked child there are none."""
+    """Return every source that is still in use, oldest first. In a forked child there are none."""
     with _lock:
         return [source for _, source in sorted(_live.items())]
 
 
 @dataclass(slots=True)
 class Epoch:
-    """The counts of one iteration."""
+    """The counts of an iteration."""
 
-    number: int
-    planned: int | None  # samples; None: not known
-    batches: int = 0
-    samples: int = 0
-    finished: bool = False  # its end was reached
+    number: int  # the epoch's number, from 0
+    planned: int | None  # samples of the whole epoch; None: not known
+    batches: int = 0  # batches delivered
+    samples: int = 0  # samples delivered
+    finished: bool = False  # the iteration came to its end
 
 
 class EpochLog:
-    """The newest epochs of a source; it may outlive the source, and holds nothing of what that iterates over."""
+    """The newest epochs of a source; it may outlive the source, and keeps nothing of the source's data alive."""
 
     def __init__(self) -> None:
         self._epochs: list[Epoch] = []
 
     def begin(self, planned: int | None) -> Epoch:
-        """A new epoch, of so many samples if that is known."""
-        delivered = [one for one in self._epochs if one.batches][1 - EPOCHS_KEPT :]
-        empty = [one for one in self._epochs if not one.batches][-_EMPTY_KEPT:]
+        """Add and return a new epoch of `planned` samples; None: not known."""
+        delivered = [old for old in self._epochs if old.batches][1 - EPOCHS_KEPT :]
+        empty = [old for old in self._epochs if not old.batches][-_EMPTY_KEPT:]
         epoch = Epoch(self._epochs[-1].number + 1 if self._epochs else 0, planned)
-        self._epochs = [*sorted((*delivered, *empty), key=lambda one: one.number), epoch]
+        self._epochs = [*sorted((*delivered, *empty), key=lambda old: old.number), epoch]
         return epoch
 
     def counts(self) -> list[EpochCounts]:
-        """The counts of each iteration, oldest first, as a switchable loader's."""
+        """Return the counts of each epoch, oldest first, in the form of a switchable loader's."""
         return [_counts(epoch) for epoch in self._epochs]
 
 
 class Source:
-    """A loop whose steps are measured and whose data comes from elsewhere."""
+    """A measured loop whose data comes from no switchable loader."""
 
     def __init__(
         self,
-        name: str | None,  # for people, kept as one line of at most 80 letters; None: the id
-        batches: Callable[[], int | None] = lambda: None,  # how many an epoch has, asked at its beginning, if known
-        planned: Callable[[], int | None] = lambda: None,  # the same for samples
-        engines: Sequence[EngineState] = (),  # that might be thought of for it, none of which can be chosen
+        name: str | None,  # shown to users, shortened to one line of at most 80 letters; None: the id
+        batches: Callable[[], int | None] = lambda: None,  # called as an epoch begins: its batches; None: not known
+        planned: Callable[[], int | None] = lambda: None,  # called as an epoch begins: its samples; None: not known
+        engines: Sequence[EngineState] = (),  # engines to list, none of which can be chosen
     ) -> None:
         name = None if name is None else checked_text(name, "The name of a loop") or None
         number = next_number()
@@ -101,11 +99,12 @@ class Source:
             _live[number] = self
 
     def begin(self) -> Epoch:
+        """Begin and return an epoch."""
         self._length = self._batches()
         return self.log.begin(self._planned())
 
     def state(self) -> LoaderState:
-        """As a switchable loader's; there is nothing to switch and no knob."""
+        """Return the state in the form of a switchable loader's, without engines to switch to and without knobs."""
         counts = self.log.counts()
         newest = counts[-1] if counts else _counts(Epoch(0, None))
         return {
@@ -130,12 +129,12 @@ class Source:
         }
 
     def epochs(self) -> list[EpochCounts]:
-        """The counts of the last epochs, oldest first, as a switchable loader's."""
+        """Return the counts of the last epochs, oldest first, in the form of a switchable loader's."""
         return self.log.counts()
 
 
 def status(counts: EpochCounts) -> str:
-    """The sentence of a page's status region, of the newest epoch."""
+    """Return the text for a page's status region, from the counts of the newest epoch."""
     return f"watched, batch {counts['batches']:,}"
 
 
@@ -157,29 +156,29 @@ def _counts(epoch: Epoch) -> EpochCounts:
 
 @in_forked_children
 def _in_child() -> None:
-    global _lock  # noqa: PLW0603 - some other thread of the parent may have held it
+    global _lock  # noqa: PLW0603 - another thread of the parent may have held it
     _lock = threading.Lock()
     _live.clear()
 
 
-# ---- Any iterable of batches, watched: it yields what it yielded, and its steps are measured.
+# ---- Watched iterables: they yield the same batches, and their steps are measured.
 
 
 def watch_loader(iterable: Any, *, name: str | None = None) -> Any:
     """Return an iterable that yields the same batches and measures the steps of the loop over it.
 
-    Everything else is the iterable's own: its length, its attributes (they read and write through), how often it can
-    be iterated, what it raises. An iterator stays one. What is measured already (a `switchable` loader, or what this
-    returned) comes back as it is.
+    Everything else is the iterable's own: its length, its attributes (for reading and writing), how often it can be
+    iterated, the exceptions that it raises. The result of an iterator is an iterator. An iterable that is measured
+    already (a `switchable` loader, or a result of this function) is returned as it is.
 
-    A batch's samples are the first dimension of the first tensor or array found in it, else the length of its list;
-    anything else is one sample.
+    The number of samples of a batch is the first dimension of the first tensor or array in it, else its length, else 1.
 
     Args:
-        name: for people; the source's id (`loader-2`) if left out.
+        iterable: yields batches.
+        name: shown to users; by default the source's id (`loader-2`).
 
     Raises:
-        MonitorError: it cannot be iterated.
+        MonitorError: `iterable` cannot be iterated.
     """
     if isinstance(iterable, WatchedLoader) or isinstance(getattr(iterable, "meter", None), Meter):
         return iterable
@@ -195,7 +194,7 @@ def watch_loader(iterable: Any, *, name: str | None = None) -> Any:
 
 
 class WatchedLoader:
-    """An iterable and the source that its steps belong to; made by `watch_loader`."""
+    """A watched iterable with its source, made by `watch_loader`."""
 
     _kernel_monitor_iterable: Any
     _kernel_monitor_source: Source
@@ -225,14 +224,14 @@ class WatchedLoader:
 
 
 class SizedLoader(WatchedLoader):
-    """One with a length."""
+    """A watched iterable with a length."""
 
     def __len__(self) -> int:
         return len(self._kernel_monitor_iterable)
 
 
 class _WatchedIterator(WatchedLoader):
-    """The iterator of something that can be iterated once, or starts anew when `iter` is called after its end."""
+    """A watched iterator, which can be iterated once, or starts anew when `iter` is called after its end."""
 
     _kernel_monitor_steps: _Iteration
 
@@ -253,7 +252,7 @@ class _WatchedIterator(WatchedLoader):
 
 
 class _Iteration:
-    """One pass over a watched iterable: an epoch."""
+    """An iteration over a watched iterable; it is an epoch."""
 
     def __init__(self, iterator: Any, source: Source) -> None:
         self.iterator = iterator
@@ -267,18 +266,18 @@ class _Iteration:
 
     def __next__(self) -> Any:
         epoch = self._epoch
-        if epoch is None or self.ended:  # asked again at its end: by a loop that did not reset it, or did
+        if epoch is None or self.ended:  # `next` after the end: the iterator may have been reset
             epoch = self._epoch = self._source.begin()
             self.ended = False
         self._clock.ask()
         try:
             batch = next(self.iterator)
-        except BaseException as error:  # raised again: whatever ends the step, an interrupt too
+        except BaseException as error:  # raised again: any exception ends the step, also an interrupt
             self._clock.stop()
             if isinstance(error, StopIteration):
                 self.ended = epoch.finished = True
             raise
-        samples = count(batch)
+        samples = count_samples(batch)
         self._clock.got(samples, epoch=epoch.number, batch=epoch.batches)
         epoch.batches += 1
         epoch.samples += samples
@@ -290,8 +289,8 @@ class _Iteration:
         return getattr(self.iterator, name)
 
 
-def count(batch: Any) -> int:
-    """The samples of a batch; see `watch_loader`."""
+def count_samples(batch: Any) -> int:
+    """Return the number of samples in a batch, as described in `watch_loader`."""
     found = _rows(batch, 3)
     if found is None:
         found = _length(batch)
@@ -299,7 +298,7 @@ def count(batch: Any) -> int:
 
 
 def _rows(value: Any, depth: int) -> int | None:
-    """The first dimension of the first tensor or array, looked for in so many levels; None: there is none."""
+    """Return the first dimension of the first tensor or array in `depth` levels of a batch; None if there is none."""
     shape = getattr(value, "shape", None)
     if isinstance(shape, tuple):
         return int(shape[0]) if len(shape) > 0 else None
@@ -315,12 +314,12 @@ def _rows(value: Any, depth: int) -> int | None:
 def _length(iterable: Any) -> int | None:
     try:
         return len(iterable)
-    except Exception:  # noqa: BLE001 - whatever its class raises; the loop that iterates it does not ask
+    except Exception:  # noqa: BLE001 - its class may raise anything; the user's loop would not call `len`
         return None
 
 
 def _planned(iterable: Any) -> int | None:
-    """The samples of an epoch, of a torch DataLoader; None of anything else."""
+    """Return the samples of an epoch of a torch DataLoader; None for any other iterable."""
     size, sampler = getattr(iterable, "batch_size", None), getattr(iterable, "sampler", None)
     batches, samples = _length(iterable), _length(sampler)
     if not isinstance(size, int) or batches is None or samples is None:
@@ -328,16 +327,16 @@ def _planned(iterable: Any) -> int | None:
     return min(samples, batches * size)
 
 
-# ---- Steps and phases that the loop marks itself: `with step():` and `with phase("copy"):`.
+# ---- Steps and phases as blocks in the user's loop: `with step():` and `with phase("copy"):`.
 
 
 class phase:  # noqa: N801 - used as a function
-    """Count what is done in this block as a phase of the step: `copy`, `forward`, `backward` or `optimizer`.
+    """Count the time of this block as a phase of the step: `copy`, `forward`, `backward` or `optimizer`.
 
-    A block inside another one counts for itself only.
+    The time of an inner block counts only for its own phase.
 
     Raises:
-        MonitorError: there is no such phase.
+        MonitorError: there is no phase of that name.
     """
 
     def __init__(self, name: str) -> None:
@@ -348,7 +347,7 @@ class phase:  # noqa: N801 - used as a function
     def __enter__(self) -> None:
         phases = thread_phases()
         if not phases.on_device and _cuda_in_use():
-            cuda_times.use_cuda()
+            phase_times.use_cuda()
             phases.on_device = True
         phases.enter(self._kind)
 
@@ -357,13 +356,13 @@ class phase:  # noqa: N801 - used as a function
 
 
 def _cuda_in_use() -> bool:
-    # Not there without PyTorch, nor while another thread imports it.
+    # The attribute is missing without PyTorch, and while another thread imports it.
     initialized = getattr(getattr(sys.modules.get("torch"), "cuda", None), "is_initialized", None)
     return initialized is not None and bool(initialized())
 
 
 class _Loop:
-    """A loop of this thread under `step`."""
+    """A loop of this thread that uses `step` blocks."""
 
     def __init__(self, name: str) -> None:
         self.source = Source(name)
@@ -373,7 +372,7 @@ class _Loop:
 
 
 class _Loops(threading.local):
-    """This thread's loops by name; they end with the thread."""
+    """The loops of a thread by name; they end with the thread."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, _Loop] = {}
@@ -383,13 +382,12 @@ _loops = _Loops()
 
 
 class step:  # noqa: N801 - used as a function
-    """One step of a loop that has no loader to watch; gives itself to `as`.
+    """A step of a loop that has no loader to watch, as a context manager: the block is the step.
 
-    The step is what is done in the block. Call `got` when the batch has come, else the wait is not measured. A block
-    that raises is no step.
+    Call `got` when the batch has come, else the wait is not measured. A block that raises is no step.
 
     Args:
-        name: of the loop; loops of one thread with different names are different sources.
+        name: the loop's name; loops of one thread with different names are different sources.
     """
 
     def __init__(self, name: str | None = None) -> None:
@@ -404,15 +402,16 @@ class step:  # noqa: N801 - used as a function
         if loop.open:
             raise MonitorError(f"A step of {self._name!r} is inside another one. Name one of the loops: step('inner').")
         loop.clock.ask()
-        loop.clock.went_on()
+        loop.clock.skip_wait()
         loop.open = True
         self._loop, self._samples = loop, 0
         return self
 
     def got(self, samples: int = 0) -> None:
-        """The batch has come, of so many samples: what the step took so far was the wait for it.
+        """End the wait of the step: a batch of so many samples has come.
 
-        A MonitorError outside of the step's block.
+        Raises:
+            MonitorError: called outside of the step's block.
         """
         loop = self._loop
         if loop is None:

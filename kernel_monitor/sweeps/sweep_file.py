@@ -13,7 +13,7 @@ from .._version import __version__
 from ..errors import MonitorError
 from ..os_process import usable_cores
 from ..output import write
-from ..sample.host import facts as host
+from ..sample.host.cpu import host_facts
 from .presets import Grid
 
 NAME = "sweep.json"
@@ -111,7 +111,7 @@ def machine_facts() -> dict[str, Any]:
     """Return `machine` (processor, cores, memory in bytes, system, GPU or None) and `versions`."""
     import torch
 
-    found = host.facts()
+    found = host_facts()
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     versions = {"kernel-monitor": __version__, "Python": platform.python_version()}
     for name in _PACKAGES:

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from kernel_monitor import monitor, watch_loader
-from kernel_monitor.steps import cuda_times as clockwork
+from kernel_monitor.steps import phase_times
 from kernel_monitor.steps.measured_step import ON_DEVICE, WARM_UP, Step
-from kernel_monitor.steps.phases import thread_phases
+from kernel_monitor.steps.phase_times import thread_phases
 from kernel_monitor.steps.watched_loader import live
 from tests.unit.burning import Back
 
@@ -37,7 +37,7 @@ class Model(torch.nn.Module):
 def afterwards() -> Iterator[None]:
     yield
     torch.cuda.synchronize()
-    assert clockwork.LOST == []
+    assert phase_times.DEVICE_FAILURE == []
     assert thread_phases().idle
 
 
@@ -111,7 +111,8 @@ def test_a_loop_that_runs_ahead_of_the_device_is_not_waited_for(model: Model) ->
     launched = time.monotonic() - began
     torch.cuda.synchronize()
     assert launched < 0.9 * (time.monotonic() - began), "the loop was held up"
-    [one for one in live() if one.name == "ahead"][-1].meter.ends()  # the loop's thread asks again: all are through
+    # The loop's thread queries the events again: the device has passed all of them.
+    [source for source in live() if source.name == "ahead"][-1].meter.end_iteration()
     steps = steady("ahead")
     assert median(steps, "wait") < 0.02 * whole
     assert median(steps, "step") == pytest.approx(whole, rel=0.1)
@@ -149,8 +150,8 @@ def test_a_graph_can_be_captured_while_a_model_is_watched(model: Model) -> None:
 
 
 def test_events_are_used_again(model: Model) -> None:
-    clockwork.use_cuda()
-    stamps = clockwork.stamps
+    phase_times.use_cuda()
+    stamps = phase_times.stamps
     assert stamps is not None
     run("some", model, after=torch.cuda.synchronize)
     made = stamps.made

@@ -193,16 +193,16 @@ def test_what_cannot_be_read_is_left_out_as_on_torchvision(wrap: Wrap, few: Path
 
 def vanish(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     """Make files go away after they were looked at: DALI cannot open them, and neither can torchvision."""
-    real = FileTable.look_all
+    real = FileTable.check_all
 
-    def look_all(table: FileTable, files: Any) -> list[Facts]:
+    def check_all(table: FileTable, files: Any) -> list[Facts]:
         facts = real(table, files)
         for _, path in files:
             if Path(path).name in names:
                 Path(path).unlink(missing_ok=True)
         return [Facts(60, 60, None) if fact.reason and "cannot be read" in fact.reason else fact for fact in facts]
 
-    monkeypatch.setattr(FileTable, "look_all", look_all)
+    monkeypatch.setattr(FileTable, "check_all", check_all)
 
 
 def test_a_file_that_vanishes_under_dali_is_named(

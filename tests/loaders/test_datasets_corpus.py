@@ -22,7 +22,7 @@ from PIL import Image, ImageFile, UnidentifiedImageError
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader
 
-from kernel_monitor.loaders.data.file_check import look_bytes
+from kernel_monitor.loaders.data.file_check import check_bytes
 
 from .datasets import CASES, RUNNABLE, Case, arrays, as_written, equal, reasons, write_images
 from .datasets.folder import photos
@@ -133,8 +133,8 @@ def test_an_entry_does_not_contradict_itself(case: Case) -> None:
 
 
 def test_dali_may_be_given_the_photos_and_not_the_odd_files(images: Path) -> None:
-    assert {look_bytes(path.read_bytes()).reason for path in photos(images)} == {None}
-    odd = {path.stem: look_bytes(path.read_bytes()).reason or "" for path in images.glob("odd/*")}
+    assert {check_bytes(path.read_bytes()).reason for path in photos(images)} == {None}
+    odd = {path.stem: check_bytes(path.read_bytes()).reason or "" for path in images.glob("odd/*")}
     assert odd["gray"] == ""
     assert re.search(reasons.CUT_OFF, odd["cut"])
     assert re.search(reasons.CMYK, odd["cmyk"])

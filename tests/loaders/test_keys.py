@@ -374,9 +374,9 @@ def test_a_table_of_files_is_not_made_for_any_number(folder: Path) -> None:
     paths = [str(path) for path in sorted(folder.rglob("*.jpg"))[:3]]
     table = FileTable(10)
     numbers = [10**15, -1, 10**12]
-    first = [table.look(number, path) for number, path in zip(numbers, paths, strict=True)]
+    first = [table.check(number, path) for number, path in zip(numbers, paths, strict=True)]
     assert all(fact.reason is None for fact in first)
-    assert table.look_all(list(zip(numbers, paths, strict=True))) == first
+    assert table.check_all(list(zip(numbers, paths, strict=True))) == first
     assert len(table._seen) <= 10
 
 

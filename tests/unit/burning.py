@@ -11,7 +11,7 @@ import torch
 
 from kernel_monitor.steps import watch_loader
 from kernel_monitor.steps.measured_step import Step
-from kernel_monitor.steps.phases import thread_phases, watched
+from kernel_monitor.steps.phase_times import thread_phases, watched_models
 from kernel_monitor.steps.watched_loader import live
 
 BURN = 0.004  # s
@@ -65,7 +65,7 @@ def as_before() -> Iterator[None]:
     backward = torch.autograd.backward
     yield
     gc.collect()
-    assert watched.models == 0
+    assert watched_models.count == 0
     assert torch.autograd.backward is backward
     assert thread_phases().idle
 

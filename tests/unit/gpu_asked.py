@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from benchmarks.nvml import answers
+from kernel_monitor.sample.gpu import gauges as gpu_gauges
 from kernel_monitor.sample.gpu import gauges as nvml_load
-from kernel_monitor.sample.gpu import gpu_processes as nvml_processes
 from kernel_monitor.sample.gpu.gpus import NvmlSession
-from kernel_monitor.sample.gpu.nvml import in_words, open_devices
+from kernel_monitor.sample.gpu.nvml import open_devices, sentences
 
 OWN = frozenset({4001, 4002})
 """The kernel's process tree."""
@@ -26,7 +26,7 @@ class Clock:
         times = SimpleNamespace(time=lambda: self.wall, sleep=lambda _: None)
         patch.setattr(answers, "time", times)
         patch.setattr(nvml_load, "time", times)
-        patch.setattr(nvml_processes, "time", times)
+        patch.setattr(gpu_gauges, "time", times)
 
     def pass_time(self, seconds: float) -> None:
         self.wall += seconds
@@ -45,7 +45,7 @@ class Asked:
         """After `seconds`, ask what is due; returns what went missing or came back."""
         self.clock.pass_time(seconds)
         desks = [desk for thread in self.session.threads for desk in thread.tables]
-        return in_words(change for desk in desks for change in desk.ask(self.clock.monotonic))
+        return sentences(change for desk in desks for change in desk.ask(self.clock.monotonic))
 
     def values(self, gpu: int = 0) -> dict[str, float]:
         _, desks = self.session.tables[gpu]

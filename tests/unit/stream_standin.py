@@ -1,6 +1,6 @@
 """A GPU's stream and its events, on a clock of its own: what is launched runs later, one after the other.
 
-`Device` is what `kernel_monitor.steps.cuda_times.Cuda` is, for tensors on torch's `meta` device.
+`Device` is what `kernel_monitor.steps.phase_times.Cuda` is, for tensors on torch's `meta` device.
 """
 
 from __future__ import annotations

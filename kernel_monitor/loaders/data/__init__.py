@@ -1,5 +1,5 @@
-"""Which file each sample is, whether it is sound, and its pixels on the torchvision path.
+"""The data set: the file of each sample, a check of the file, and the sample on the torchvision path.
 
-`file_source.py` locates and opens the files; `keyed_dataset.py` is the data set as workers see it; `file_check.py`
-decides which files DALI may read.
+A data set and a batch's keys go in; samples come out. First: `file_source`, which locates and opens the files;
+`keyed_dataset` computes batches in the workers; `file_check` decides which files DALI may read.
 """

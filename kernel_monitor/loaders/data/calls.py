@@ -1,4 +1,4 @@
-"""One call of a data set's own `__getitem__`: the functions that open images meanwhile, and what was opened."""
+"""A call of a data set's own `__getitem__`: the functions that open images during it, and the images opened."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from torchvision.io import image as torchvision_image
 from ...text import line
 from ..transforms.chain import NAME, takes_name
 
-# ---- One call of a data set's own `__getitem__`: what openers and transforms do meanwhile, on the calling thread
-# only.
+# ---- A call of a data set's own `__getitem__`, which decides on its own thread what openers and transforms do.
 
 NO_IMAGE = "opens no image file by a function that is known"
 IN_MEMORY = "takes its samples decoded from memory, so that a switch would bring nothing"
@@ -45,11 +44,11 @@ _local = threading.local()
 
 
 class Deviation(BaseException):
-    """Ends a dry run; not an Exception, which people's own retry loops would catch."""
+    """The end of a dry run; not an Exception, which the user's own retry loops would catch."""
 
 
 class TransformPoint:
-    """Stands in for a transform of the data set while we call that; elsewhere it is that transform."""
+    """A stand-in for a transform of the data set during our calls; at other times it behaves as that transform."""
 
     def __init__(self, transform: Any) -> None:
         self.transform = transform
@@ -59,7 +58,7 @@ class TransformPoint:
         return self.transform(*args, **named) if call is None else call.transformed(self, args, named)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "transform":  # while it is being unpickled or copied
+        if name == "transform":  # missing while this object is unpickled or copied
             raise AttributeError(name)
         return getattr(self.transform, name)
 
@@ -67,7 +66,7 @@ class TransformPoint:
         return bool(self.transform)
 
     def same(self, other: TransformPoint) -> bool:
-        """Return whether it stands for the same transform."""
+        """Return whether both stand for the same transform."""
         return self.transform is other.transform
 
 
@@ -75,9 +74,9 @@ class Call:
     """A call of `__getitem__` under way on this thread; a context manager.
 
     Attributes:
-        path: of the image file opened last; None where none was, or one without a name.
-        reason: why it cannot be followed by a dry run, as the end of "The data set …"; None where it can.
-        gave_array: whether it gave an array that was not decoded, which functions written in C do not take.
+        path: the path of the image file opened last; None if there is none, or if the file has no name.
+        reason: why a dry run cannot follow the call, as the end of "The data set …"; None if it can.
+        gave_array: whether a lazy array was returned to the data set, which functions written in C do not accept.
     """
 
     path: str | None = None
@@ -94,29 +93,29 @@ class Call:
         _local.call = self._before
 
     def fail(self, reason: str, detail: str | None = None) -> None:
-        """Note why it cannot be followed, with what the data set did, if that is known. The first reason counts."""
+        """Set why a dry run cannot follow the call; `detail` is what the data set did. The first reason is kept."""
         self.reason = self.reason or (reason if detail is None else f"{reason} ({line(detail)})")
 
     def opened(self, opener: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Return what an opener of images (`openers.Opener`) returns."""
+        """Return the result of an opener of images."""
         raise NotImplementedError
 
     def function(self, original: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Return what a function of a library returns that may be given an image."""
+        """Return the result of a library's function, whose arguments may contain an image."""
         return original(*args, **named)
 
     def transformed(self, point: TransformPoint, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Return what a transform of the data set returns."""
+        """Return the result of a transform of the data set."""
         raise NotImplementedError
 
 
 class RealCall(Call):
-    """Images are decoded, and transformed once by `transform`.
+    """A call in which images are decoded, and the first one is transformed by `transform`.
 
     Args:
-        point: whose calls `transform` replaces; None: no transform is replaced.
-        transform: takes and returns an image. The second image of a sample, if there is one, is given to the user's
-            own transform: it must not get the same random numbers again.
+        point: the point whose calls `transform` replaces; None: no transform is replaced.
+        transform: takes and returns an image. A second image of a sample goes to the user's own transform: it must not
+            get the same random numbers again.
 
     Attributes:
         opened_any: whether an image was opened.
@@ -142,43 +141,43 @@ class RealCall(Call):
 
 
 def image_of(point: TransformPoint, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    """The image that a transform is given, by itself or by its name; None where it is given anything else."""
+    """Return the image among a transform's arguments; None if there are others than the image, or none."""
     if takes_name(point.transform):
         return named[NAME] if not args and named.keys() == {NAME} else None
     return args[0] if len(args) == 1 and not named else None
 
 
 def result_of(point: TransformPoint, image: Any) -> Any:
-    """Return what a transform returns whose result is this image."""
+    """Return an image in the form in which the transform returns its result: itself, or a dictionary."""
     return {NAME: image} if takes_name(point.transform) else image
 
 
 def plainly(reason: str | None) -> str | None:
-    """One of the reasons of this module, without what the data set did."""
+    """Return a reason of this module without its detail."""
     return None if reason is None else reason.partition(" (")[0]
 
 
 def current() -> Call | None:
-    """The call under way on this thread."""
+    """Return the call under way on this thread."""
     call: Call | None = getattr(_local, "call", None)
     return call
 
 
-def name_of(given: Any) -> str | None:
-    """The path of what an opener was given: itself, or that of an open file; None where it has none."""
-    if isinstance(given, str | os.PathLike):
-        return os.fsdecode(given)
-    name = getattr(given, "name", None)
+def name_of(argument: Any) -> str | None:
+    """Return the path of an opener's argument: a path, or an open file; None if it has none."""
+    if isinstance(argument, str | os.PathLike):
+        return os.fsdecode(argument)
+    name = getattr(argument, "name", None)
     return name if isinstance(name, str) else None
 
 
-# ---- The functions that open images: what they do is decided by the call of `__getitem__` under way on their thread.
+# ---- The functions that open images, which follow the call of `__getitem__` under way on their thread.
 
 PIL, TENSOR, ARRAY = "pil", "tensor", "array"
-"""Kinds of images: Pillow's, uint8 tensors [3, height, width], uint8 NumPy arrays [height, width, 3]."""
+"""Kinds of images: Pillow images, uint8 tensors [3, height, width], uint8 NumPy arrays [height, width, 3]."""
 
 RGB, BGR, AS_FILE = "rgb", "bgr", "as file"
-"""Colours of an image: known, or those that its file has."""
+"""Orders of an image's channels: known, or as in its file."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,10 +185,10 @@ class Opener:
     """A function that opens image files.
 
     Attributes:
-        function: itself; what it is given first is a path, a file or its content.
-        kind: of image that it gives.
-        colours: of its images, by the arguments after the first; None where they are not followed.
-        turns: whether it turns images as their EXIF orientation says, with these arguments.
+        function: the function; its first argument is a path, a file or a file's content.
+        kind: the kind of its images.
+        colours: returns the channels of its images from the arguments after the first; None if these are not followed.
+        turns: returns whether, with these arguments, it turns images by their EXIF orientation.
     """
 
     function: Callable[..., Any]
@@ -199,11 +198,11 @@ class Opener:
 
 
 REPLACED: dict[Any, Callable[..., Any]] = {}
-"""Every opener's own function, and what replaces it: data sets that imported one by name are given it, too."""
+"""Each opener's own function, and its replacement, also for data sets that imported the function by name."""
 
 
 def install() -> None:
-    """Replace the openers of what has been imported, each once in a process."""
+    """Replace the openers of the modules imported so far, each once in a process."""
     _replace(Image, "open", PIL, _colours_of_pillow)
     for name in ("read_image", "decode_image", "decode_jpeg"):
         opener = _replace(torchvision_image, name, TENSOR, _colours_of_torchvision)
@@ -218,12 +217,12 @@ def install() -> None:
             _replace(torchcodec, name, TENSOR, _colours_of_torchcodec, lambda _args, _named: True)
 
 
-def _replace(module: Any, name: str, *how: Any) -> Callable[..., Any] | None:
-    """Replace one opener; returns what replaces it, None where that was done before."""
+def _replace(module: Any, name: str, *properties: Any) -> Callable[..., Any] | None:
+    """Replace an opener; return the replacement, or None if it was replaced before."""
     original = getattr(module, name)
     if original in REPLACED.values():
         return None
-    replaced = REPLACED[original] = opening(Opener(original, *how))
+    replaced = REPLACED[original] = opening(Opener(original, *properties))
     setattr(module, name, replaced)
     return replaced
 
@@ -231,19 +230,20 @@ def _replace(module: Any, name: str, *how: Any) -> Callable[..., Any] | None:
 def _of_content(
     opener: Opener, args: tuple[Any, ...], named: dict[str, Any], content: bytes
 ) -> tuple[Opener, tuple[Any, ...]]:
-    """The opener, no Pillow's, that makes of a file's content what this one makes of the file, and what to call it
-    with, besides `named`.
+    """Return an opener of a file's content in place of an opener of the file, and its arguments besides `named`.
+
+    It is for openers other than Pillow's.
     """
     if opener.kind == ARRAY:
         cv2: Any = sys.modules["cv2"]
-        how = args[1:] if "flags" in named else (*args[1:], cv2.IMREAD_COLOR)[:1]
-        return replace(opener, function=cv2.imdecode), (np.frombuffer(content, np.uint8), *how)
+        flags = args[1:] if "flags" in named else (*args[1:], cv2.IMREAD_COLOR)[:1]
+        return replace(opener, function=cv2.imdecode), (np.frombuffer(content, np.uint8), *flags)
     decode = torchvision_image.decode_image if opener.function.__name__ == "read_image" else opener.function
     return replace(opener, function=decode), (torch.frombuffer(bytearray(content), dtype=torch.uint8), *args[1:])
 
 
 def opening(opener: Opener) -> Callable[..., Any]:
-    """A function that opens images as the call under way says."""
+    """Return a function that opens images in the way of the call under way."""
 
     @functools.wraps(opener.function)
     def opened(*args: Any, **named: Any) -> Any:
@@ -254,7 +254,7 @@ def opening(opener: Opener) -> Callable[..., Any]:
 
 
 def asking(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that may be given an image that was not decoded."""
+    """Return a function that lets the call under way handle arguments that are lazy images."""
 
     @functools.wraps(original)
     def function(*args: Any, **named: Any) -> Any:
@@ -265,11 +265,11 @@ def asking(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _colours_of_pillow(args: tuple[Any, ...], named: dict[str, Any]) -> str | None:
-    return None if any(given not in ("r", None) for given in (*args, *named.values())) else AS_FILE
+    return None if any(value not in ("r", None) for value in (*args, *named.values())) else AS_FILE
 
 
 def _colours_of_torchvision(args: tuple[Any, ...], named: dict[str, Any]) -> str | None:
-    modes = [given for given in (*args, *named.values()) if given not in (ImageReadMode.UNCHANGED, "UNCHANGED")]
+    modes = [value for value in (*args, *named.values()) if value not in (ImageReadMode.UNCHANGED, "UNCHANGED")]
     if any(mode not in (ImageReadMode.RGB, "RGB") for mode in modes):
         return None
     return RGB if modes else AS_FILE
@@ -284,10 +284,10 @@ def _colours_of_torchcodec(args: tuple[Any, ...], named: dict[str, Any]) -> str 
 
 
 original_open = Image.open
-"""Pillow's own, whatever was replaced."""
+"""Pillow's own `open`, even after it was replaced."""
 
 
-# ---- What a data set opened: a file or its content, and what its code then made of it without a look at its pixels.
+# ---- An opened file or content, and the steps on its image that need no pixel values.
 
 
 class _Header(NamedTuple):
@@ -301,18 +301,18 @@ class _Header(NamedTuple):
 
 
 class Opened:
-    """A file (or its content) that was opened, and the steps done on it that needed no pixels.
+    """A file (or its content) that was opened, and the steps on its image that needed no pixel values.
 
     Args:
-        opener: that opened it.
-        args: what it was called with.
-        named: the same, by name.
-        path: of the file; None where there is only content.
-        data: the content, where there is no path.
+        opener: the function that opened it.
+        args: the function's positional arguments.
+        named: the function's arguments by name.
+        path: the file's path; None if there is only content.
+        data: the content, if there is no path.
 
     Attributes:
-        kind: of image that it is now, see `openers`.
-        turned: whether its EXIF orientation is followed.
+        kind: the kind of image after the steps: `PIL`, `TENSOR` or `ARRAY`.
+        turned: whether the image is turned by its EXIF orientation.
     """
 
     def __init__(
@@ -329,57 +329,57 @@ class Opened:
         self._header: _Header | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what it was called with, which may be an open file."""
+        """Return the state without the first argument, which may be an open file."""
         return {**self.__dict__, "_args": (None, *self._args[1:]), "_header": None}
 
     def _copy(self) -> Opened:
-        made = object.__new__(Opened)
-        made.__dict__.update(self.__dict__)
-        return made
+        copy = object.__new__(Opened)
+        copy.__dict__.update(self.__dict__)
+        return copy
 
     def with_content(self, content: bytes) -> Opened:
-        """The same with the content of its file in place of the file."""
-        made = self._copy()
-        made.data = content
+        """Return a copy with the content of the file in place of the file."""
+        copy = self._copy()
+        copy.data = content
         if self._opener.kind != PIL:
-            made._opener, made._args = _of_content(self._opener, self._args, self._named, content)
-        return made
+            copy._opener, copy._args = _of_content(self._opener, self._args, self._named, content)
+        return copy
 
     @property
     def header(self) -> _Header:
         """The properties of the image in its file's header, read when first asked for."""
         if self._header is None:
-            given: Any = self.path if self.data is None else io.BytesIO(self.data)
-            with original_open(given) as image:
+            file: Any = self.path if self.data is None else io.BytesIO(self.data)
+            with original_open(file) as image:
                 self._header = _Header(image.size, image.mode, image.format, image.info, image.getexif())
         return self._header
 
     def then(self, step: Callable[[Any], Any], kind: str) -> Opened:
-        """Return what a function makes of it, which only moves or copies pixels."""
-        made = self._copy()
-        made.kind, made._steps = kind, (*self._steps, step)
-        return made
+        """Return a copy with one more step, which only moves or copies pixels, and the kind of its result."""
+        copy = self._copy()
+        copy.kind, copy._steps = kind, (*self._steps, step)
+        return copy
 
     def real(self) -> Any:
-        """The image."""
-        given = self._args[0]
+        """Decode the image, run the steps on it, and return it."""
+        file = self._args[0]
         if self._opener.kind == PIL:
-            given = self.path if self.data is None else io.BytesIO(self.data)
-        image = self._opener.function(given, *self._args[1:], **self._named)
+            file = self.path if self.data is None else io.BytesIO(self.data)
+        image = self._opener.function(file, *self._args[1:], **self._named)
         for step in self._steps:
             image = step(image)
         return image
 
 
 def as_opened(opened: Opened) -> Any:
-    """The image that the transform is given, decoded."""
+    """Return the decoded image, as the transform gets it."""
     if opened.kind != PIL:
         return opened.real()
     with opened.real() as image:
         return image.convert("RGB")
 
 
-# ---- NumPy and OpenCV as a data set's own functions see them: what is given an image that was not decoded asks first.
+# ---- NumPy and OpenCV for a data set's own functions, in versions that let the call handle lazy images.
 
 COPIES = (np.array, np.asarray, np.ascontiguousarray)
 """Functions that make the array of an image, or copy one."""
@@ -388,7 +388,7 @@ _KNOWN: dict[str, types.ModuleType] = {}
 
 
 class _LibraryView(types.ModuleType):
-    """A module whose functions are others; all else is looked up where it is."""
+    """A module with some functions replaced; all other names are looked up in the original."""
 
     def __init__(self, module: types.ModuleType, functions: dict[str, Any]) -> None:
         super().__init__(module.__name__, module.__doc__)
@@ -400,7 +400,7 @@ class _LibraryView(types.ModuleType):
 
 
 def seen(module: types.ModuleType, code: types.CodeType) -> types.ModuleType:
-    """Return what stands for a module in a function of this code; the module itself where that does as well."""
+    """Return the replacement of a module for a function with this code; the module itself if that is enough."""
     if module is np:
         return _numpy() if _copies(code) else module
     return _opencv(module) if module is sys.modules.get("cv2") else module
@@ -414,7 +414,7 @@ def _copies(code: types.CodeType) -> bool:
 
 
 def replacement(function: Any) -> Any:
-    """Return what stands for a function that was imported by its name; the function itself for all others."""
+    """Return the replacement of a function that was imported by name; for any other function, itself."""
     name = getattr(function, "__name__", "")
     cv2 = sys.modules.get("cv2")
     if cv2 is not None and getattr(cv2, name, None) is function:

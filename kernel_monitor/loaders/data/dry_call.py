@@ -1,4 +1,4 @@
-"""A call of `__getitem__` in which no image is decoded: images and arrays that know their file until more is asked."""
+"""A dry run: a call of `__getitem__` with lazy images, which hold only their file until their pixels are needed."""
 
 from __future__ import annotations
 
@@ -45,8 +45,7 @@ from .calls import (
 )
 from .structure import Place, places, values
 
-# ---- Tensors and arrays that are not decoded: they know their file, and are decoded as soon as anything is asked of
-# them.
+# ---- Lazy tensors and arrays, which are decoded at the first operation that needs their pixels.
 
 ORIENTATION = 0x0112  # tag of EXIF
 _ON_ITS_SIDE = (5, 6, 7, 8)  # orientations that exchange width and height
@@ -57,7 +56,7 @@ _PACKAGE = __name__.rpartition(".")[0]
 
 
 class _LazyTensor(torch.Tensor):
-    """The same for what torchvision's decoders give: whatever torch is to do with it is done with the real tensor."""
+    """A lazy tensor from torchvision's decoders; torch's functions get the real tensor in its place."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -65,10 +64,10 @@ class _LazyTensor(torch.Tensor):
 
 
 class _LazyArray:
-    """The same for what OpenCV gives, and for an array of a lazy image.
+    """A lazy array from OpenCV, or of a lazy image.
 
-    No `np.ndarray`, whose memory functions written in C would read; it says that it is one, and becomes one for all
-    that asks it (NumPy, and OpenCV where `libraries` stands for it).
+    It is no `np.ndarray`, because functions in C would read the memory of such an array. But it claims that class, and
+    NumPy's functions (and the replaced ones of OpenCV) get the real array in its place.
     """
 
     __hash__ = None  # type: ignore[assignment]
@@ -95,8 +94,8 @@ class _LazyArray:
         return then(self, np.copy)
 
     def __getitem__(self, key: Any) -> Any:
-        # Compared only where it is no array, whose comparison is another array.
-        if isinstance(key, tuple) and all(isinstance(one, _PLAIN) for one in key) and key in _REVERSED:
+        # Arrays in a key are not compared: the comparison would be another array.
+        if isinstance(key, tuple) and all(isinstance(part, _PLAIN) for part in key) and key in _REVERSED:
             return then(self, _reverse, reverses=True)
         return decoded(self, "indexing")[key]
 
@@ -137,7 +136,7 @@ def _reverse(array: Any) -> Any:
 
 
 def then(array: _LazyArray, step: Callable[[Any], Any], *, reverses: bool = False) -> _LazyArray:
-    """Return what a function makes of an array, which only moves or copies pixels; it may reverse the colours."""
+    """Return the lazy result of a step that only moves or copies pixels; it may reverse the channels."""
     own = array.__dict__
     colours = own["_colours"]
     if reverses:
@@ -145,19 +144,17 @@ def then(array: _LazyArray, step: Callable[[Any], Any], *, reverses: bool = Fals
     return _LazyArray(own["_call"], own["_opened"].then(step, ARRAY), colours)
 
 
-def _with_real(function: Any, args: Any, named: Any, what: str | None = None) -> Any:
-    """Return what a function gives where real tensors and arrays stand in the place of lazy ones."""
-    what = _name_of_function(function) if what is None else what
+def _with_real(function: Any, args: Any, named: Any, operation: str | None = None) -> Any:
+    """Call a function with real tensors and arrays in place of lazy ones."""
+    operation = _name_of_function(function) if operation is None else operation
     return function(
-        *(decoded(value, what) for value in args), **{name: decoded(value, what) for name, value in named.items()}
+        *(decoded(value, operation) for value in args),
+        **{name: decoded(value, operation) for name, value in named.items()},
     )
 
 
 def _name_of_function(function: Any) -> str:
-    """Return how people write it.
-
-    `cv2.resize`, `numpy.mean`, `.float` of a tensor; its bare name where that is not known.
-    """
+    """Return a function's name in messages: `cv2.resize`, `numpy.mean`, `.float` of a tensor; else its bare name."""
     name = str(getattr(function, "__name__", type(function).__name__))
     if getattr(sys.modules.get("cv2"), name, None) is function:
         return f"cv2.{name}"
@@ -166,25 +163,25 @@ def _name_of_function(function: Any) -> str:
     return f".{name}" if method else f"{module}.{name}" if isinstance(module, str) and module != "builtins" else name
 
 
-def decoded(value: Any, what: str | None = None) -> Any:
-    """The real tensor or array in the place of a lazy one, in lists and tuples too; `what` was done with it."""
+def decoded(value: Any, operation: str | None = None) -> Any:
+    """Return the real tensor or array for a lazy one, also in lists and tuples; `operation` is named in reasons."""
     if type(value) in (list, tuple):
-        return type(value)(decoded(inner, what) for inner in value)
+        return type(value)(decoded(inner, operation) for inner in value)
     if type(value) not in (_LazyTensor, _LazyArray):
         return value
     own: dict[str, Any] = value.__dict__
     call: Call = own["_call"]
     if call is current():
-        fail(call, what)
+        fail(call, operation)
     if "_real" not in own:
         own["_real"] = own["_opened"].real()
     return own["_real"]
 
 
-def fail(call: Call, what: str | None) -> None:
-    """Note that the image's pixels are needed, for `what` or for the function of a library that the data set called.
+def fail(call: Call, operation: str | None) -> None:
+    """Fail the dry run because pixels are needed, for `operation` or for the library function that the data set called.
 
-    If that is one of torchvision's transforms, it was not found in the data set.
+    If that is one of torchvision's transforms, the data set made it for the call: it was not found in the data set.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -194,23 +191,23 @@ def fail(call: Call, what: str | None) -> None:
         if not module.startswith(("PIL.", "torch", "numpy.", _PACKAGE)):
             break
         if not module.startswith(_PACKAGE):
-            what = f"{module}.{frame.f_code.co_name}"
+            operation = f"{module}.{frame.f_code.co_name}"
         frame = frame.f_back
-    call.fail(PIXELS, what)
+    call.fail(PIXELS, operation)
 
 
-# ---- An image that is not decoded: it knows its file, and becomes the image itself as soon as anything else is asked.
+# ---- A lazy image, which becomes the image itself at the first operation that needs its pixels.
 
 _ANSWERED = frozenset(
     {"__class__", "__dict__", "__enter__", "__exit__", "close", "convert", "copy", "load"}
     | {"size", "width", "height", "mode", "format", "filename", "info", "getexif"}
 )
-"""What a dry run answers; all else needs the pixels, or might."""
+"""Attributes that need no pixels; all others need them, or might."""
 _AS_ARRAY = ("__array__", "__array_interface__", "__array_struct__", "__array_priority__", "__len__", "__buffer__")
 
 
 class LazyImage(Image.Image):
-    """See the module's text. An `Image.Image`, so that code that asks for one is content."""
+    """A lazy image; it is an `Image.Image`, for code that checks the class."""
 
     _opened: Opened
     _call: Call
@@ -231,13 +228,13 @@ class LazyImage(Image.Image):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing is open."""
+        """Do nothing: no file is open."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no file is open."""
 
     def load(self) -> None:
-        """Nothing is decoded."""
+        """Do nothing: a dry run decodes no image."""
 
     def convert(self, mode: str | None = None, *others: Any, **named: Any) -> Any:
         call = self.__dict__["_call"]
@@ -287,7 +284,7 @@ def _to_rgb(image: Any) -> Any:
 
 
 def answered(call: Call, original: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    """Return what a function of a library gives in a dry run that may have been given a lazy image."""
+    """Return the result of a library's function in a dry run; its arguments may contain a lazy image."""
     image = args[0] if args else None
     if type(image) in _LAZY and call.reason is None:
         made_of = _made_of(call, original, image, args[1:], named)
@@ -297,10 +294,7 @@ def answered(call: Call, original: Callable[..., Any], args: tuple[Any, ...], na
 
 
 def _made_of(call: Call, original: Callable[..., Any], image: Any, others: tuple[Any, ...], named: Any) -> Any:
-    """Return what a function makes of a lazy image, if it only moves or copies pixels.
-
-    None where it does anything else.
-    """
+    """Return the lazy result of a function of a lazy image, if it only moves or copies pixels; else None."""
     name = original.__name__
     step = functools.partial(_first, original, others, named)
     if original in COPIES and not others and named.keys() <= _COPYING and named.get("dtype") in (None, np.uint8):
@@ -332,7 +326,7 @@ def _first(function: Callable[..., Any], others: tuple[Any, ...], named: dict[st
 
 
 def check_colours(image: Any, call: Call) -> None:
-    """End the dry run where what is given to the transform would not be RGB."""
+    """Fail the dry run if the image for the transform would not be RGB."""
     own = object.__getattribute__(image, "__dict__")
     colours = own["_colours"]
     if colours == BGR:
@@ -346,7 +340,7 @@ _NOTHING = torch.empty(0, dtype=torch.uint8)
 
 
 def made(call: Call, opened: Opened, colours: str) -> Any:
-    """A lazy image of this dry run."""
+    """Return a lazy image of this dry run."""
     if opened.kind == ARRAY:
         return _LazyArray(call, opened, colours)
     is_tensor = opened.kind == TENSOR
@@ -360,50 +354,50 @@ def become(image: LazyImage) -> None:
     own = object.__getattribute__(image, "__dict__")
     opened, colours = own["_opened"], own["_colours"]
     real = opened.real().convert("RGB") if colours == RGB else opened.real()
-    real.load()  # what is not loaded closes its file when it is gone
+    real.load()  # otherwise the file would be closed when `real` is collected
     own.clear()
     own.update(real.__dict__)
     object.__setattr__(image, "__class__", type(real))
 
 
 def opened_of(image: Any) -> Opened:
-    """Return what a lazy image was opened from."""
+    """Return the `Opened` of a lazy image."""
     found: Opened = object.__getattribute__(image, "__dict__")["_opened"]
     return found
 
 
 def _lazy_image(call: Call, opener: Opener, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    """Return what an opener returns in a dry run; None where it was called in a way that cannot be followed.
+    """Return an opener's result in a dry run; None if it cannot be followed with these arguments.
 
     Raises:
-        OSError: the file is not there.
+        OSError: the file does not exist.
     """
     if not args:
         call.fail(PIXELS)
         return None
-    given = args[0]
+    file = args[0]
     path: str | None = None
     data: bytes | None = None
-    if isinstance(given, str | os.PathLike):
-        path = os.fsdecode(given)
+    if isinstance(file, str | os.PathLike):
+        path = os.fsdecode(file)
     elif opener.kind == PIL:
-        path, data = _content(given)
-    elif isinstance(given, bytes | bytearray):
-        data = bytes(given)
+        path, data = _content(file)
+    elif isinstance(file, bytes | bytearray):
+        data = bytes(file)
     else:
-        data = np.asarray(given).tobytes()  # a tensor or an array of encoded bytes
+        data = np.asarray(file).tobytes()  # a tensor or an array of encoded bytes
     if path is not None and not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - once per sample
         raise OSError("not a regular file")
     colours = opener.colours(args[1:], named)
     if colours is None:
-        given = ", ".join(["…", *map(str, args[1:]), *(f"{name}={value}" for name, value in named.items())])
-        call.fail(PIXELS if opener.kind == PIL else NOT_RGB, f"{opener.function.__name__}({given})")
+        arguments = ", ".join(["…", *map(str, args[1:]), *(f"{name}={value}" for name, value in named.items())])
+        call.fail(PIXELS if opener.kind == PIL else NOT_RGB, f"{opener.function.__name__}({arguments})")
         return None
     return made(call, Opened(opener, args, named, path, data), colours)
 
 
 def _content(file: Any) -> tuple[str | None, bytes | None]:
-    """The path of an open file that nothing was read of, else the content of a file object."""
+    """Return the path of an open file that is still at its beginning, else the content of a file object."""
     name = name_of(file)
     if name is not None and isinstance(file, io.BufferedReader) and file.tell() == 0:
         return name, None
@@ -414,7 +408,7 @@ def _content(file: Any) -> tuple[str | None, bytes | None]:
 
 
 def first_image(sample: Any) -> tuple[Any, list[Place]]:
-    """An image in a sample that was not decoded, and its places."""
+    """Return a lazy image in a sample, and its places; None if there is none."""
     image = next((value for value in values(sample) if type(value) in _LAZY), None)
     return image, [] if image is None else list(places(sample, image))
 
@@ -423,16 +417,16 @@ def first_image(sample: Any) -> tuple[Any, list[Place]]:
 
 
 class DryCall(Call):
-    """Images are not decoded, and the transform is not run.
+    """A call in which images are not decoded, and the transform is not run.
 
-    Where the data set does something that a dry run cannot follow, the call goes on as a real one: images are decoded
-    after all, so that the user's code meets nothing unusual. Its result is then of no use.
+    If the data set does something that a dry run cannot follow, the call goes on as a real one: images are decoded
+    after all, so that the user's code works as usual. The result is then not used.
 
     Attributes:
-        image: the one that was opened, or what became of it: the one that the transform was given.
-        point: the transform that was given it; None where there is no transform.
+        image: the lazy image that was opened; later that which the transform got.
+        point: the transform that got it; None without a transform.
         opened_any: whether an image was opened.
-        placed: what stands in the sample for the result; None where there is no transform.
+        placed: the stand-in for the transform's result in the sample; None without a transform.
     """
 
     def __init__(self) -> None:
@@ -450,7 +444,7 @@ class DryCall(Call):
             try:
                 image = _lazy_image(self, opener, args, named)
             except OSError:
-                self.fail(UNOPENED)  # its own error comes from the opener itself
+                self.fail(UNOPENED)  # the opener itself raises its own error
             else:
                 if image is not None:
                     self.image = image
@@ -461,16 +455,16 @@ class DryCall(Call):
         return answered(self, original, args, named)
 
     def transformed(self, point: TransformPoint, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        given = (*args, *named.values())
-        again = TWICE if self.point is not None and point.same(self.point) else TWO_TRANSFORMS
-        if self.placed is not None and any(value is self.placed for value in given):
-            self.fail(again)
+        arguments = (*args, *named.values())
+        second_use = TWICE if self.point is not None and point.same(self.point) else TWO_TRANSFORMS
+        if self.placed is not None and any(value is self.placed for value in arguments):
+            self.fail(second_use)
             raise Deviation
-        images = [value for value in given if type(value) in _LAZY]
+        images = [value for value in arguments if type(value) in _LAZY]
         if images and image_of(point, args, named) is None:
             self.fail(JOINT)
         if images and self.placed is not None:
-            self.fail(again)
+            self.fail(second_use)
         if images and self.reason is None:
             check_colours(images[0], self)
         if not images or self.reason is not None:
@@ -480,7 +474,7 @@ class DryCall(Call):
 
 
 class Placed:
-    """Stands in a sample where the transformed image will stand. Any use of it ends the dry run."""
+    """A stand-in for the transformed image in a sample. Any use of it ends the dry run."""
 
     def __init__(self, call: DryCall) -> None:
         object.__setattr__(self, "_call", call)

@@ -1,8 +1,8 @@
-"""A strict look at every image before DALI may see it, remembered for as long as the file stays the same.
+"""A strict check of every image before DALI decodes it; the result is kept for as long as the file stays the same.
 
-DALI 2.4 raises at a file whose header does not parse, and when it meets such files again it can end the process.
-So a file goes to DALI only after its header was walked here from end to end, and is of a kind whose pixels are then
-equal to Pillow's; everything else is decoded by torchvision's path, with the reason kept.
+DALI 2.4 raises at a file whose header does not parse, and when it reads such files again it can end the process. So
+DALI gets a file only after its header was parsed here from end to end, and if it is of a kind for which DALI's pixels
+equal Pillow's. The torchvision path decodes all other files, and the reason is kept.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from PIL import Image
 
-# ---- The walks of the image formats that DALI decodes exactly as Pillow does: JPEG, PNG, BMP and WebP.
+# ---- Parsers of the image formats that DALI decodes exactly as Pillow does: JPEG, PNG, BMP and WebP.
 
 SOI = b"\xff\xd8"
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -41,11 +41,11 @@ _TEXT = 1000  # bytes of compressed texts; more (zlib: 1032 to 1) may inflate be
 
 
 class _NotForDali(Exception):
-    """Why an image is not handed to DALI."""
+    """DALI must not decode this image; the message is the reason."""
 
 
 def _checked(height: int, width: int) -> tuple[int, int]:
-    """Refuse an image without pixels, or with more than Pillow decodes without a word."""
+    """Return the size; refuse an image without pixels, or with more pixels than Pillow decodes without a warning."""
     if height <= 0 or width <= 0:
         raise _NotForDali("the image has no pixels")
     limit = Image.MAX_IMAGE_PIXELS
@@ -55,7 +55,7 @@ def _checked(height: int, width: int) -> tuple[int, int]:
 
 
 def _jpeg(data: bytes) -> tuple[int, int]:
-    """Walk the markers; see the module's text."""
+    """Parse the markers; return height and width."""
     frame, size = b"", (0, 0)
     sequential = False
     scanned: list[int] = []  # components of the scans so far
@@ -133,7 +133,7 @@ def _frame(body: bytes) -> tuple[int, int]:
 
 
 def _scan(body: bytes, frame: bytes) -> list[int]:
-    """Read a scan header (B.2.3): which of the frame's components it holds."""
+    """Return the components of the frame in a scan, from its header (B.2.3)."""
     components = list(body[1:-3:2])
     if not 1 <= body[0] <= 4 or len(body) != 4 + 2 * body[0] or not set(components) <= set(frame[6::3]):
         raise _NotForDali("a JPEG scan header is damaged")
@@ -141,7 +141,7 @@ def _scan(body: bytes, frame: bytes) -> list[int]:
 
 
 def _png(data: bytes) -> tuple[int, int]:
-    """Walk the chunks (ISO/IEC 15948, clause 5), every checksum included."""
+    """Parse the chunks (ISO/IEC 15948, clause 5) with their checksums; return height and width."""
     view = memoryview(data)
     at, text, before = len(PNG), 0, b""
     size: tuple[int, int] | None = None
@@ -239,12 +239,12 @@ def _webp_frame(kind: bytes, body: bytes) -> tuple[int, int]:
 
 
 _WALKS = {SOI: _jpeg, PNG: _png, b"BM": _bmp, b"RIFF": _webp}
-"""By a file's first bytes, what walks it whole and returns its (height, width), pixels, or raises `_NotForDali`."""
+"""The parser for files that begin with these bytes; it returns (height, width), pixels, or raises `_NotForDali`."""
 
 
 HEAD = 65536  # bytes of the first read
 LONGEST = 64 << 20  # bytes; files are read whole, by several threads at once
-PATIENCE = 0.003  # s; a batch whose files take longer to look at is on slow storage and is shared out to threads
+PATIENCE = 0.003  # s; a batch whose files take longer to check is on slow storage, and threads check the rest of it
 _THREADS = 16
 _FAR = 1000  # files; a data set's own numbers may be any, and a table is not made for them
 
@@ -253,7 +253,7 @@ _IRREGULAR = "not a regular file"
 
 
 class Facts(NamedTuple):
-    """The facts that are known about an image."""
+    """The result of checking an image."""
 
     height: int  # height, width: pixels; 0 where `reason` is set
     width: int
@@ -261,8 +261,8 @@ class Facts(NamedTuple):
     turned: bool = False  # whether its EXIF orientation is another than that of its pixels
 
 
-def look_bytes(data: bytes) -> Facts:
-    """Return the facts of an encoded image in memory; nothing is remembered."""
+def check_bytes(data: bytes) -> Facts:
+    """Return the facts of an encoded image in memory; they are not kept."""
     try:
         for magic, walk in _WALKS.items():
             if data.startswith(magic):
@@ -283,7 +283,7 @@ def turned(data: bytes) -> bool:
         return True
 
 
-def _look_file(path: str) -> Facts:
+def _check_file(path: str) -> Facts:
     with open(path, "rb", opener=_open_at_once) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
@@ -293,33 +293,30 @@ def _look_file(path: str) -> Facts:
         data = file.read(min(status.st_size, HEAD))
         if status.st_size > HEAD and data.startswith(tuple(_WALKS)):  # else these bytes are enough to refuse it
             data += file.read(status.st_size - HEAD)
-        return look_bytes(data)
+        return check_bytes(data)
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """Open a file, without waiting for a writer if a named pipe has taken its place since it was last seen."""
+    """Open a file without blocking: a named pipe without a writer may have taken its place."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
 class FileTable:
-    """Facts about the files of one data set, in flat arrays: 16 bytes a file, so a million files fit.
-
-    It is made for a number of files, and grows with what is asked.
-    """
+    """A table of the facts of a data set's files, in flat arrays of 16 bytes per file; it grows when needed."""
 
     def __init__(self, files: int) -> None:
-        # Hash of path, size, modification and change time and inode; 0: not looked at yet. The last two notice what
-        # was put in a file's place with its size and time kept, as `cp -p` and archives do.
+        # Hash of path, size, modification time, change time and inode; 0: not checked yet. The last two differ for a
+        # file that replaced another with the same size and modification time, as by `cp -p` or from an archive.
         self._seen, self._height, self._width = array("q"), array("I"), array("I")
         self._grow(files)
         self._reasons: dict[int, str] = {}
         self._turned: set[int] = set()
         self._pool: ThreadPoolExecutor | None = None
 
-    def look(self, number: int, path: str) -> Facts:
-        """Return the facts of file `number` of the data set, walking it if it is new or has changed.
+    def check(self, number: int, path: str) -> Facts:
+        """Return the facts of file `number` of the data set; parse it if it is new or has changed.
 
-        A file that is missing or unreadable has a reason too: the torchvision path then raises its error.
+        A file that is missing or unreadable has a reason, too: the torchvision path then raises its error.
         """
         number = self._place(number, path)
         try:
@@ -330,7 +327,7 @@ class FileTable:
             if self._seen[number] == seen:
                 reason = self._reasons.get(number)
                 return Facts(self._height[number], self._width[number], reason, number in self._turned)
-            facts = _look_file(path)
+            facts = _check_file(path)
         except OSError as error:  # not remembered: a network may be back at the next look
             return Facts(0, 0, f"cannot be read: {error.strerror}")
         if facts.reason is None:
@@ -341,39 +338,39 @@ class FileTable:
         self._height[number], self._width[number], self._seen[number] = facts.height, facts.width, seen
         return facts
 
-    def look_all(self, files: Sequence[tuple[int, str]]) -> list[Facts]:
-        """Return the facts of a batch's files, given as (number, path).
+    def check_all(self, files: Sequence[tuple[int, str]]) -> list[Facts]:
+        """Return the facts of a batch's files, listed as (number, path).
 
-        What takes long is the storage: then the rest of the batch is looked at by several threads at once.
+        If that takes longer than `PATIENCE`, the storage is slow: several threads then check the rest of the batch.
         """
         deadline = time.perf_counter() + PATIENCE
         found: list[Facts] = []
         for number, path in files:
             if time.perf_counter() > deadline:
                 break
-            found.append(self.look(number, path))
+            found.append(self.check(number, path))
         if len(found) < len(files):
             for number, path in files:
-                self._place(number, path)  # it grows now, not under the threads' feet
+                self._place(number, path)  # the table grows now, not while the threads use it
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(_THREADS, "kernel-monitor-files")
             rest = files[len(found) :]
-            looked: Iterable[Facts]
+            checked: Iterable[Facts]
             try:
-                looked = self._pool.map(lambda file: self.look(*file), rest)
-            except RuntimeError:  # the main thread has ended, and a thread that trains goes on: Python starts no more
-                looked = [self.look(*file) for file in rest]
-            found += looked
+                checked = self._pool.map(lambda file: self.check(*file), rest)
+            except RuntimeError:  # a training thread outlives the main thread: Python then starts no more threads
+                checked = [self.check(*file) for file in rest]
+            found += checked
         return found
 
     def close(self) -> None:
-        """End the threads, if there are any; what is known stays."""
+        """End the threads, if there are any; the facts are kept."""
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None
 
     def _place(self, number: int, path: str) -> int:
-        """Return where a file is kept. Without a number (-1), or with one far beyond the others, it shares a place."""
+        """Return a file's place in the arrays; a file with no number (-1), or a far larger one, shares a place."""
         if 0 <= number <= 2 * len(self._seen) + _FAR:
             self._grow(number + 1)
             return number

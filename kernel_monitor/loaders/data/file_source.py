@@ -1,4 +1,4 @@
-"""Which file each sample of a data set is: from an index to a path (or encoded bytes) and a target."""
+"""The files behind a data set: from a sample's index to a path (or encoded bytes) and a target."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from .layouts import PROTOCOL, Layout, Opener, check, gives_batches, layout_of, 
 from .own_dataset import PATIENCE_S, OwnDataset, Reading, spread, unexamined
 from .sent_files import SentRow
 
-_ASKED = 6  # samples of which the user's own code is asked at first, to try DALI on them
-_ASKED_OWN = 32  # where a dry run tells: as many as a calibration takes
+_ASKED = 6  # first samples that the user's own code locates, to try DALI on them
+_ASKED_OWN = 32  # the same for dry runs: as many as a calibration uses
 
 log = logging.getLogger(__name__)
 
 
 class Located(NamedTuple):
-    """One sample's file."""
+    """The file of a sample."""
 
-    number: int  # of the file among all files of the source, to keep what is known of it; -1: it has none
-    path: str  # of the file; where there are bytes instead, a name for messages
-    target: Any  # as the data set gives it, before any target transform
-    data: bytes | None  # the encoded file, where the data set gives bytes instead of a path
-    given: Any  # what the data set's own opening function takes (a path as it keeps it), or its `__getitem__`
+    number: int  # number of the file among all files of the source, for `FileTable`; -1: it has none
+    path: str  # the file's path; if the data set gives bytes, a name for messages
+    target: Any  # the target before any target transform
+    data: bytes | None  # the encoded file, if the data set gives bytes instead of a path
+    given: Any  # argument of the data set's own opening function (the path as it keeps it), or of its `__getitem__`
     part: Any  # the data set that lists the file; differs from sample to sample in a ConcatDataset
-    reading: Reading | None = None  # what a dry run of the data set's own `__getitem__` gave
-    reason: str | None = None  # why it gave nothing
+    reading: Reading | None = None  # result of a dry run of the data set's own `__getitem__`
+    reason: str | None = None  # why the dry run has no result
 
 
 class Examined(NamedTuple):
@@ -57,18 +57,18 @@ class Examined(NamedTuple):
 
 
 class FileSource:
-    """The files behind a data set, seen live: what changes in `dataset` is seen at the next look.
+    """The files behind a data set. They are always read from `dataset`, so that changes take effect at once.
 
-    Where there are workers, `dataset` is a copy of the user's, replaced when these would see what the user changed.
+    With workers, `dataset` is a copy of the user's, which is replaced when workers would see the user's changes.
 
     Args:
-        dataset: the user's.
+        dataset: the user's data set.
         dry_run: whether data sets with a `__getitem__` of their own may be called to find out what it does.
-        seeded: whether what their `__getitem__` draws comes from the plan; False: as in a plain DataLoader.
-        keys: some of those that the sampler will give, where not all are indices; None where none is known.
+        seeded: whether the random numbers of their `__getitem__` come from the plan; False: as in a plain DataLoader.
+        keys: some of the sampler's keys, if not all are indices; None if no key is known.
 
     Attributes:
-        failure: why nothing can be known of the data set, from `text.cause`; None where that is not so.
+        failure: why the data set cannot be examined, from `text.cause`; None if it can.
 
     Raises:
         NotSwitchable: it has an `image_file` and no transform.
@@ -88,7 +88,7 @@ class FileSource:
         self._offsets: dict[int, tuple[Any, list[int]]] = {}
         self.encoded = False  # whether it gives encoded bytes instead of paths: as its first sample did when asked
         self.failure: str | None = None
-        self._first: list[Located] = []  # of the first samples, if the user's own code locates them
+        self._first: list[Located] = []  # the first samples, if the user's own code locates them
         self.ask()
 
     def __len__(self) -> int:
@@ -98,29 +98,26 @@ class FileSource:
         return {**self.__dict__, "_first": [], "_users": None}
 
     def show(self, dataset: Any) -> None:
-        """Take the data set in another state from now on; to be called by the user's thread, see `ask`."""
+        """Replace the data set by another state of it; to be called by the user's thread, see `ask`."""
         if dataset is not self.dataset:
             self._offsets = {}
         self.dataset = dataset
         self.ask()
 
     def glance(self) -> list[Any]:
-        """The opening functions, the transforms in their order and the values of their attributes.
+        """Return the opening functions, the transforms in their order and the values of their attributes.
 
-        Each the object itself: comparing two such lists with `same` costs a few µs and shows most changes. Empty where
-        nothing can be known of the data set.
+        The list holds the objects themselves: comparing two lists with `same` takes a few µs and finds most changes. It
+        is empty if the data set cannot be examined.
         """
         try:
             return self._glanced()
-        except Exception as error:  # noqa: BLE001 - whatever the user's own classes raise
+        except Exception as error:  # noqa: BLE001 - the user's own classes may raise anything
             self._failed(error)
             return []
 
     def held(self) -> list[Any]:
-        """Return what the data sets that DALI reads by their own code hold in their attributes.
-
-        Compared as `glance` is.
-        """
+        """Return the attributes of the data sets that DALI reads by their own code, to be compared like `glance`."""
         return [value for own in self._owns if own.learnt is not None for value in attributes(own.dataset).values()]
 
     def _glanced(self) -> list[Any]:
@@ -138,7 +135,7 @@ class FileSource:
 
     @property
     def files(self) -> int:
-        """Number of files that the data sets at the bottom list."""
+        """The number of files that the innermost data sets list."""
         return _files(self.dataset)
 
     @property
@@ -172,12 +169,12 @@ class FileSource:
 
     @property
     def opens_plainly(self) -> bool:
-        """Whether all files are opened as RGB by torchvision's own function with Pillow."""
+        """Whether torchvision's own function opens all files as RGB with Pillow."""
         return all(map(plain, self.openers))
 
     @property
     def obstacle(self) -> str | None:
-        """Why nothing but the data set's own function may open the files, a sentence; None where that is not so."""
+        """A sentence on why only the data set's own function may open the files; None if others may."""
         found = self._described(self._obstacle)
         return f"{self._name} {unexamined(self.failure)}." if self.failure is not None else found
 
@@ -199,7 +196,7 @@ class FileSource:
 
     @property
     def unsendable(self) -> str | None:
-        """Why the contents of its files cannot stand for them, as the end of "The data set …"; None if they can."""
+        """The reason why contents cannot replace the files, as the end of "The data set …"; None if they can."""
         found = self._described(self._unsendable)
         return unexamined(self.failure) if self.failure is not None else found
 
@@ -214,12 +211,12 @@ class FileSource:
     def _described(self, question: Callable[[], str | None]) -> str | None:
         try:
             return question()
-        except Exception as error:  # noqa: BLE001 - whatever the user's own classes raise
+        except Exception as error:  # noqa: BLE001 - the user's own classes may raise anything
             self._failed(error)
             return None
 
     def _failed(self, error: Exception) -> None:
-        """Note that looking at the data set raised: its engines say so, and `torchvision` delivers what torch does."""
+        """Record that examining the data set raised: other engines give the reason, `torchvision` delivers as torch."""
         if self.failure is None:
             log.info("%s cannot be examined", self._name, exc_info=error)
             self.failure = cause(error)
@@ -230,37 +227,37 @@ class FileSource:
 
     @property
     def kind(self) -> str:
-        """The kind of the images that the transform is given: "pil" or "tensor"."""
+        """The kind of the transform's input images: "pil" or "tensor"."""
         kinds = [own.kind for own in self._owns]
         return kinds[0] if kinds and len(kinds) == len(list(parts(self.dataset))) else PIL
 
     def own(self, part: Any) -> OwnDataset:
-        """Return what is known of a part with a `__getitem__` of its own."""
+        """Return the `OwnDataset` of a part with a `__getitem__` of its own."""
         for own in self._owns:
             if own.dataset is part:
                 return own
-        own = OwnDataset(part)  # where a worker has a copy that nobody has asked
+        own = OwnDataset(part)  # a worker has a copy that was not examined
         self._owns.append(own)
         return own
 
     def rejoin(self) -> None:
-        """In a worker: read the data set itself, which `worker_init_fn` may have changed."""
+        """Read the data set itself from now on, in a worker: `worker_init_fn` may have changed it."""
         for own in self._owns:
-            own.look(apart=False)
+            own.search(apart=False)
 
     def renew(self) -> None:
-        """Ask again what has got another transform; to be called by the user's thread, see `ask`."""
+        """Examine the parts again whose transform has changed; to be called by the user's thread, see `ask`."""
         if any(not own.current for own in self._owns):
             self.ask()
 
     def failing(self) -> str | None:
-        """Return why dry runs are given up (too many samples could not be read), a sentence; else None."""
+        """Return a sentence if dry runs are given up because too many samples could not be read; else None."""
         return self.obstacle if [own for own in self._owns if own.give_up()] else None
 
     def ask(self) -> None:
-        """If the user's own code locates the samples, call it for the first ones, and remember them.
+        """Call the user's own code for the first samples, if it locates the samples, and keep the results.
 
-        To be called by the user's thread: an engine warms up on another one, where user code must not draw from the
+        To be called by the user's thread: engines warm up on another thread, where user code must not draw from the
         generators that the training draws from at the same time.
         """
         self._first, self.encoded, self.failure = [], False, None
@@ -271,21 +268,21 @@ class FileSource:
                     self._learn()
                     self._read_first()
                 self.failure = streams.failure
-        except Exception as error:  # noqa: BLE001 - whatever the user's own classes raise
+        except Exception as error:  # noqa: BLE001 - the user's own classes may raise anything
             self._failed(error)
 
     def _read_first(self) -> None:
-        """Remember the files of the first samples.
+        """Locate the first samples and keep their files.
 
-        Read from a copy: what the data set opens at its first sample would otherwise be open in a process whose
-        workers are yet to be forked.
+        A copy of the data set is read: files that it opens at its first sample would otherwise be open in the process
+        from which workers are forked later.
         """
         trial = copy.copy(self)
         trial.dataset, trial._offsets = snapshot(self.dataset), {}
         trial._owns = [own.over(part) for own, part in zip(self._owns, _unknown_parts(trial.dataset), strict=True)]
         keys = range(min(_ASKED_OWN if self._owns else _ASKED, len(self))) if self._keys is None else self._keys
         until = time.monotonic() + PATIENCE_S
-        with _unraised():  # plain torch would not call it now; the loop meets an error when it gets there
+        with _unraised():  # plain torch would not call it now; the loop raises an error when it gets there
             for number, key in enumerate(keys):
                 if number < _ASKED or time.monotonic() < until:
                     located = trial.read(trial.locate(key))
@@ -297,7 +294,7 @@ class FileSource:
                 for part, layout in parts(trial.dataset)
             )
         for (made, _), (part, _) in zip(parts(trial.dataset), parts(self.dataset), strict=True):
-            if made is not part:  # it may keep a method of its own, and would not let go of what it has opened
+            if made is not part:  # it may keep a method of its own, and would not release what it has opened
                 attributes(made).clear()
 
     def _learn(self) -> None:
@@ -310,7 +307,7 @@ class FileSource:
                 self._owns.append(earlier)
                 continue
             if earlier is not None:
-                earlier.look(apart=False)  # lets go of its copy
+                earlier.search(apart=False)  # releases its copy
             own = OwnDataset(part, apart=self.dataset is not self._users)
             self._owns.append(own)
             if hasattr(part, "__getitems__"):
@@ -323,26 +320,26 @@ class FileSource:
                 own.learn(earlier, asked.get(id(part)))
 
     def first(self, count: int) -> list[Located]:
-        """The files of the first samples, `count` at most; may be called from any thread."""
+        """Return the files of the first samples, `count` at most; may be called from any thread."""
         return self._first[:count] if self.asks_user else [self.locate(k) for k in range(min(count, len(self)))]
 
     def spread(self, count: int) -> list[Located]:
-        """Files spread over the data set, `count` at most; may be called from any thread.
+        """Return files spread over the data set, `count` at most; may be called from any thread.
 
-        If the user's own code locates the samples, those of the first samples.
+        If the user's own code locates the samples, they are the files of the first samples.
         """
         total = len(self)
         count = min(count, total)
         return self._first[:count] if self.asks_user else [self.locate(k * total // count) for k in range(count)]
 
     def known_paths(self, count: int) -> list[str]:
-        """Paths of files spread over the data set, `count` at most; of files in memory, there are none."""
+        """Return paths of files spread over the data set, `count` at most; files in memory have none."""
         found = [] if self.gives_batches else self.spread(count)
         paths = [one.path for one in found if one.data is None and one.reason is None]
         return paths or [own.path for own in self._owns if own.path is not None]
 
     def locate(self, key: Any) -> Located:
-        """Return the file of a sample; raises torch's error for an index that there is not, or the user's own."""
+        """Return the file of a sample. Raises torch's exception for a missing index, or the user's own."""
         view, key, first = self._bottom(key)
         layout = layout_of(view)
         if layout is None:
@@ -354,11 +351,11 @@ class FileSource:
         return Located(number, path, target, data, given, view)
 
     def part(self, key: Any) -> Any:
-        """The data set at the bottom that a sample is of; none of its own code is run."""
+        """Return the innermost data set of a sample; none of its own code is run."""
         return self._bottom(key)[0]
 
     def _bottom(self, key: Any) -> tuple[Any, Any, int]:
-        """The data set at the bottom that a sample is of, its key there, and the number of its first file."""
+        """Return the innermost data set of a sample, the sample's key there, and the number of its first file."""
         view, first = self.dataset, 0
         while True:
             getitem = getattr(type(view), "__getitem__", None)
@@ -373,7 +370,7 @@ class FileSource:
                 return view, key, first
 
     def read(self, located: Located) -> Located:
-        """The same with the file, where only the data set's own `__getitem__` knows it: by a dry run."""
+        """Add the file by a dry run, if only the data set's own `__getitem__` knows it; return the result."""
         if layout_of(located.part) is not None:
             return located
         read = self.own(located.part).read_proven(located.given)
@@ -383,7 +380,7 @@ class FileSource:
         return located._replace(path=opened.path or located.path, data=opened.data, reading=read)
 
     def absolute(self, path: str) -> str:
-        """The path from the root, taken from the folder in which the loader was wrapped."""
+        """Return the absolute path, relative to the folder in which the loader was wrapped."""
         return os.path.join(self._folder, path)  # noqa: PTH118 - once per sample
 
     def open(self, located: Located) -> Any:
@@ -410,11 +407,11 @@ class FileSource:
         return open_content(pil_loader if layout is None else layout.opener(part), content, sent.path)
 
     def transform_of(self, part: Any) -> Any:
-        """The transform of a part's images; None for none."""
+        """Return the transform of a part's images; None for none."""
         return self._transforms(part, layout_of(part))[0]
 
     def transforms_of(self, located: Located) -> tuple[Any, Any]:
-        """The transform of a sample's image and that of its target, None for none: its part's own."""
+        """Return the transforms of a sample's image and of its target, each None for none: those of its part."""
         return self._transforms(located.part, layout_of(located.part))
 
     def _transforms(self, part: Any, layout: Layout | None) -> tuple[Any, Any]:
@@ -433,9 +430,9 @@ class FileSource:
         return [self._transforms(part, layout) for part, layout in parts(self.dataset)]
 
     def _starts(self, view: Any) -> list[int]:
-        """Number of the first file of each part of a ConcatDataset.
+        """Return the number of the first file of each part of a ConcatDataset.
 
-        Kept as it was at first sight: should a part grow, numbers may be shared, which only costs looking twice.
+        The numbers are kept from the first call on: if a part grows, files may share numbers, and are checked twice.
         """
         known = self._offsets.get(id(view))
         if known is None or known[0] is not view or len(known[1]) != len(view.datasets):
@@ -444,12 +441,12 @@ class FileSource:
 
 
 def _unknown_parts(dataset: Any) -> list[Any]:
-    """The data sets at the bottom with a `__getitem__` of their own, each once."""
+    """Return the innermost data sets with a `__getitem__` of their own, each once."""
     return list({id(part): part for part, layout in parts(dataset) if layout is None}.values())
 
 
 def _keys_of_parts(view: Any, keys: Sequence[Any] | None) -> dict[int, list[Any]]:
-    """Return what each data set at the bottom is asked for, by its id, where a Subset or the sampler says so."""
+    """Return the keys of each innermost data set, by its id, if a Subset or the sampler lists them."""
     getitem = getattr(type(view), "__getitem__", None)
     if getitem is Subset.__getitem__:
         places = spread(range(len(view.indices)), _ASKED_OWN) if keys is None else keys
@@ -468,7 +465,7 @@ def _keys_of_parts(view: Any, keys: Sequence[Any] | None) -> dict[int, list[Any]
 
 
 def _number(first: int, key: Any, among: Any) -> int:
-    """Number of a file whose key is `key` among some files, the first of which has number `first`."""
+    """Return the number of the file with that key among some files, the first of which has number `first`."""
     try:
         index = operator.index(key)
         return first + (index if index >= 0 else index + len(among))
@@ -477,7 +474,7 @@ def _number(first: int, key: Any, among: Any) -> int:
 
 
 class _unraised:  # noqa: N801 - used as contextlib's own
-    """Logs what is raised inside and goes on; no generator function, see `random_streams._Apart`."""
+    """A context that logs exceptions and goes on; it is no generator function, see `random_streams._Apart`."""
 
     def __enter__(self) -> None: ...
 

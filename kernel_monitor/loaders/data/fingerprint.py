@@ -1,4 +1,4 @@
-"""A copy of a data set as it is at the start of an epoch, and a digest of what workers were given."""
+"""A copy of a data set at the start of an epoch, and a digest of the objects that workers got."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from torch.utils.data import Dataset
 
 from ..attributes import attributes
 
-# ---- A digest of what worker processes are given, to see whether it has changed since they were started.
+# ---- A digest of the objects that worker processes get, to find out whether they have changed since.
 
 LONG = 1000  # elements of a list
-MOST = 2 << 30  # bytes of a data set that a fingerprint is taken of
-BLOCK = 1 << 20  # bytes; a larger piece is known by its length, its start and its end
+MOST = 2 << 30  # the most bytes of a data set that a fingerprint reads
+BLOCK = 1 << 20  # bytes; of a larger piece only length, start and end are read
 LARGE = 64 << 20  # bytes of an array; of a larger one SAMPLES pieces of SAMPLE bytes are read
 SAMPLES, SAMPLE = 256, 4096
 _LARGE_LIST = 256 << 20  # bytes
@@ -35,11 +35,11 @@ _OWN = frozenset({"__dict__", "__weakref__", "__doc__", "__module__", "_abc_impl
 
 
 def fingerprint(*values: Any) -> bytes:
-    """Return a digest of Python objects that changes when they change, for comparing within one process.
+    """Return a digest of Python objects that changes when they change, for comparisons within a process.
 
-    Equal objects have equal digests. Functions are known by their code and what it refers to, arrays by their content,
-    what cannot be described (open files, locks) by which object it is. Arrays above 64 MB are read in samples, and
-    what comes after the first 2 GB is not read. Never raises.
+    Equal objects have equal digests. A function is described by its code and the objects that this refers to, an array
+    by its content, an object that cannot be described (an open file, a lock) by its identity. Only samples of arrays
+    above 64 MB are read, and nothing after the first 2 GB. Never raises.
     """
     return b"".join(map(_fingerprint, values))
 
@@ -48,7 +48,7 @@ def _fingerprint(value: Any, depth: int = 4) -> bytes:
     digest = _described(value)
     if digest is not None:
         return digest
-    # What cannot be described is then known by its id, and all else that the object holds as ever: a copy of the object
+    # Parts that cannot be described are then described by their id, the other parts as usual: a copy of the object
     # is no change.
     parts: list[tuple[Any, Any]] = list(attributes(value).items())
     if type(value) in (list, tuple, dict) and len(value) < LONG:
@@ -63,16 +63,16 @@ def _id(value: Any) -> bytes:
 
 
 def _described(value: Any) -> bytes | None:
-    """A digest of one object; None where its classes raise."""
-    # First by values alone, which does not end where objects refer to each other in a circle; then with a memo of
-    # objects, in which an object held twice differs from two equal objects.
+    """Return a digest of one object; None where its classes raise."""
+    # First by values alone, which does not end if objects refer to each other in a circle; then with a memo of
+    # objects, for which an object that is held twice differs from two equal objects.
     for fast in (True, False):
         digest = _Digest()
         try:
             _Describer(digest, fast=fast).dump(value)
         except _EnoughRead:
             return digest.value()
-        except Exception:  # whatever the user's own classes raise
+        except Exception:  # the user's own classes may raise anything
             log.debug("a fingerprint cannot be taken", exc_info=True)
         else:
             return digest.value()
@@ -80,7 +80,7 @@ def _described(value: Any) -> bytes | None:
 
 
 class _EnoughRead(Exception):
-    """More than MOST bytes."""
+    """`MOST` bytes were read."""
 
 
 class _Digest:
@@ -108,7 +108,7 @@ class _Digest:
 
 
 class _Describer(pickle.Pickler):
-    """A pickler whose output is never read, so that it need not be possible to: it describes what others refuse."""
+    """A pickler whose output is never unpickled, so that it can describe objects that others refuse."""
 
     def __init__(self, digest: _Digest, *, fast: bool) -> None:
         super().__init__(digest, protocol=5)
@@ -131,9 +131,9 @@ class _Describer(pickle.Pickler):
             reduced = value.__reduce_ex__(5)
         except RecursionError:
             raise
-        except Exception:  # whatever the user's own classes raise
+        except Exception:  # the user's own classes may raise anything
             log.debug("an object is known by its attributes only", exc_info=True)
-            # By its attributes; where it has none, an open file or a lock, by which object it is.
+            # Describe it by its attributes; without any (an open file, a lock), by its identity.
             kept = attributes(value)
             reduced = (_known_by, (type(value),), kept) if kept else ""
         if isinstance(reduced, str):
@@ -144,7 +144,7 @@ class _Describer(pickle.Pickler):
         return reduced
 
     def _digested(self, value: Any) -> Any:
-        """A digest of a long list of plain values, four times as fast as pickling it; all else as it is."""
+        """Return the digest of a long list of plain values, four times as fast as by pickle; other values unchanged."""
         if type(value) not in (list, tuple) or len(value) < LONG:
             return value
         if id(value) not in self._lists:
@@ -153,7 +153,7 @@ class _Describer(pickle.Pickler):
 
 
 def _known_by(*words: Any) -> None:
-    """Stands for an object in a description."""
+    """Stand for an object in a description; it is never called."""
 
 
 def _function(value: FunctionType) -> Any:
@@ -188,9 +188,9 @@ def _class(value: type) -> Any:
 
 
 def _is_importable(value: Any) -> bool:
-    """Whether a function or class is found under its name, in a module that is not the user's own script or notebook.
+    """Return whether a function or class can be imported by its name from a module.
 
-    There the same name may come to mean something else, and its globals are the user's variables.
+    The user's own script or notebook does not count: there a name may be redefined, and globals are variables.
     """
     if value.__module__ == "__main__":
         return False
@@ -221,7 +221,7 @@ def _array(value: Any) -> Any:
 
 
 def _list(value: Any) -> Any:
-    """A digest of a list; the list itself where not all in it are plain values."""
+    """Return a digest of a list; the list itself if not all its elements are plain values."""
     hashed, read = hashlib.blake2b(digest_size=16), 0
     for start in range(0, len(value), LONG):
         part = value[start : start + LONG]
@@ -238,7 +238,7 @@ def _list(value: Any) -> Any:
 
 
 def _read(data: Any) -> bytes:
-    """A digest of uint8[n]; of more than LARGE, of SAMPLES pieces."""
+    """Return a digest of uint8[n]; above `LARGE` bytes, of `SAMPLES` pieces of it."""
     hashed = hashlib.blake2b(digest_size=16)
     if len(data) <= LARGE:
         hashed.update(data)
@@ -258,29 +258,29 @@ _DESCRIPTIONS: dict[type, Callable[[Any], Any]] = {
 }
 
 
-# ---- A copy of a data set that later changes do not reach: its state at the start of an epoch.
+# ---- A copy of a data set that later changes do not affect: its state at the start of an epoch.
 
-FEW = 64  # elements: longer containers are copied, what is in them is not
+FEW = 64  # elements; longer containers are copied without copies of their elements
 
 _COPIED = (Counter, defaultdict, deque)  # whole, as their own `copy` does
 _CONTAINERS = (list, dict, OrderedDict, set, tuple)
 
 
 def snapshot(dataset: Any) -> Any:
-    """Return a copy of a data set that keeps its state; the data set itself where its own classes prevent that."""
+    """Return a copy of a data set in its present state; the data set itself if its own classes prevent a copy."""
     try:
         return copied(dataset)
-    except Exception:  # whatever the user's own classes raise: plain torch makes no copy, and the loop must go on
+    except Exception:  # the user's own classes may raise anything: plain torch makes no copy, and the loop must go on
         log.info("%s cannot be copied, so its changes are seen at once", type(dataset).__name__, exc_info=True)
         return dataset
 
 
 def copied(dataset: Any) -> Any:
-    """As `snapshot`, in milliseconds for a million samples; raises whatever the classes of what it holds raise.
+    """Return a copy of a data set, in milliseconds for a million samples; raises the exceptions of the user's classes.
 
-    Copied are data sets, transforms (modules, and other objects that can be called), and the lists, dictionaries and
-    sets that they hold; two references to one object stay so. All else is shared: the samples themselves, arrays,
-    open files, random generators, functions with what they refer to, and objects that do something at their end.
+    Copies are made of data sets, transforms (modules, and other callable objects), and the lists, dictionaries and sets
+    that they hold; two references to one object stay so. All else is shared: the samples themselves, arrays, open
+    files, random generators, functions with their globals, and objects with a `__del__`.
     """
     return _copied(dataset, {}, dataset)
 

@@ -1,4 +1,4 @@
-"""Images opened as a data set's own function opens them, on their way between processes, or sent with a batch."""
+"""Opening of images as a data set's own function does it, and decoded images on their way between processes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ..plan import mark_plain
 from ..transforms.inject import as_kind
 from .layouts import Opener, open_as_stored, open_gray
 
-# ---- Opens an image as a data set's own opening function does: from its file, or from the file's content.
+# ---- Functions that open an image from its file, or from the file's content.
 
 MODES = {open_as_stored: "in the file's own mode", open_gray: "in grey"}
 """Openers whose images are not RGB."""
 
 
 class _Named(io.BytesIO):
-    """Encoded bytes whose name appears in Pillow's messages in place of an address."""
+    """Encoded bytes with a name, which Pillow's messages contain in place of an address."""
 
     def __init__(self, data: bytes, name: str) -> None:
         super().__init__(data)
@@ -33,21 +33,30 @@ class _Named(io.BytesIO):
 
 
 def open_file(opener: Opener, path: str, name: str) -> Any:
-    """The image in a file; an `OSError` if it is no regular file, or no readable image. `name` is for messages."""
+    """Return the image in a file.
+
+    Args:
+        opener: the data set's opening function.
+        path: the file's path.
+        name: the file's name in messages.
+
+    Raises:
+        OSError: it is no regular file, or no readable image.
+    """
     if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - once per sample
-        # Opening a named pipe would wait for ever for a writer.
+        # Opening a named pipe would block until there is a writer.
         raise OSError(f"not a regular file: {name}")
     return opener(path)
 
 
 def open_data(data: bytes, name: str) -> Any:
-    """The image, RGB, of content that a data set gives."""
+    """Return the RGB image of encoded bytes that a data set gives."""
     with Image.open(_Named(data, name)) as image:
         return image.convert("RGB")
 
 
 def open_content(opener: Opener, content: bytes, path: str) -> Any:
-    """The image of a file's content, as `open_file` gives that of the file, for torchvision's openers and `MODES`."""
+    """Return the image of a file's content, equal to that of `open_file`; for torchvision's openers and `MODES`."""
     if opener not in MODES:
         return open_data(content, f"<_io.BufferedReader name={path!r}>")
     image: Any = opener(_Named(content, repr(path)))
@@ -55,18 +64,18 @@ def open_content(opener: Opener, content: bytes, path: str) -> Any:
     return image
 
 
-def data_of(given: Any) -> bytes | None:
-    """The content of a file, if a data set gave that."""
-    return bytes(given) if isinstance(given, bytes | bytearray | memoryview) else None
+def data_of(content: Any) -> bytes | None:
+    """Return the bytes if a data set gave a file's content; else None."""
+    return bytes(content) if isinstance(content, bytes | bytearray | memoryview) else None
 
 
-def path_of(given: Any) -> str:
-    """The path that a data set gave; TypeError if it gave none."""
-    if not isinstance(given, str | os.PathLike):
-        error = TypeError(f"a data set gave {type(given).__name__} for an image file; it must give a path or bytes")
-        mark_plain(error)  # of the user's, not a fault of ours
+def path_of(path: Any) -> str:
+    """Return the path that a data set gave; raise a TypeError if it gave something else."""
+    if not isinstance(path, str | os.PathLike):
+        error = TypeError(f"a data set gave {type(path).__name__} for an image file; it must give a path or bytes")
+        mark_plain(error)  # an error of the user's code, not of ours
         raise error
-    return os.fsdecode(given)
+    return os.fsdecode(path)
 
 
 # ---- Images on their way from the process that decodes them to the worker that transforms them further.
@@ -76,9 +85,9 @@ class Decoded:
     """Some rows of a batch as 8-bit RGB images, in one piece of shared memory.
 
     Args:
-        rest: position in the flat chain of transforms from which they are still to be transformed.
-        kind: what the transform at `rest` expects; see `Program.rest_kind`.
-        rows: of the planned batch; the others are opened where they are transformed.
+        rest: position in the flat chain of the first transform that is still to run.
+        kind: the kind of image that the transform at `rest` expects; see `Program.rest_kind`.
+        rows: rows of the planned batch with an image; workers open the images of the other rows.
         images: uint8[height, width, 3] for each of `rows`; copied.
     """
 
@@ -90,18 +99,18 @@ class Decoded:
         for row, image in zip(rows, images, strict=True):
             self._places[row] = length, image.shape
             length += image.numel()
-        # Shared from the start: the queue would copy it into shared memory otherwise, once more.
+        # Shared memory from the start: else the queue would copy it into shared memory once more.
         storage = torch.UntypedStorage._new_shared(max(1, length))
         self._pixels = torch.empty(0, dtype=torch.uint8).set_(storage)
         for image, (first, shape) in zip(images, self._places.values(), strict=True):
             self._pixels[first : first + shape.numel()].view(shape).copy_(image)
 
     def start(self, row: int) -> int:
-        """Position in the flat chain of transforms from which the image of a row is to be transformed."""
+        """Return the position in the flat chain of the first transform to run on the image of a row."""
         return self.rest if row in self._places else 0
 
     def image(self, row: int) -> Any:
-        """The image of a row in memory of its own, as the next transform expects it; None where there is none."""
+        """Return a copy of a row's image, in the kind that the next transform expects; None if it has none."""
         if row not in self._places:
             return None
         first, shape = self._places[row]

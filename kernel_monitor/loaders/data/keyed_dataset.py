@@ -1,7 +1,7 @@
-"""The data set as the workers see it: a whole batch by its keys, each sample's numbers from the plan.
+"""The data set for the workers: it computes whole batches, with each sample's random numbers from the plan.
 
-What goes wrong with a file comes back as data, so that the main process can raise the same `SampleError` on every
-engine; what goes wrong in the user's own code comes back as torch's `ExceptionWrapper` and is raised as torch would.
+A file that cannot be read is returned as data, so that the main process raises the same `SampleError` on every engine.
+An exception of the user's own code is returned as torch's `ExceptionWrapper` and raised as torch would raise it.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from ..plan import Skipped, Slot, is_plain, shown_key
 from ..random_streams import COLLATE, SAMPLE, TARGET, ApartFromTransforms, Streams
 from ..transforms.inject import Injected
 from ..transforms.params import UInt64s, sample_keys, stream_seeds
-from .file_check import FileTable, look_bytes
+from .file_check import FileTable, check_bytes
 from .file_source import FileSource, Located, same
 from .layouts import layout_of
 from .own_dataset import Reading
 from .sent_files import SentRow
 from .structure import Place
 
-# ---- What computing a batch gives, in a form that crosses processes.
+# ---- The result of computing a batch, in a form that crosses processes.
 
-UNREADABLE = (OSError, SyntaxError)  # what opening an image file raises; Pillow has both
+UNREADABLE = (OSError, SyntaxError)  # exceptions of opening an image file; Pillow raises both
 _PACKAGE = str(Path(__file__).parents[2])
 
 
 def is_fault(error: BaseException) -> bool:
-    """Return whether code of this package itself raised an exception: neither the user's code nor a library's.
+    """Return whether code of this package raised an exception, not the user's code and no library.
 
-    A file that cannot be read is no fault. What a library in C raises counts as one where our code calls it; so what
-    is taken for a fault is tried once more without this package, and raised if it comes again.
+    A file that cannot be read is no fault. An exception of a library in C counts as a fault if our code calls the
+    library; so a batch with a fault is computed once more without this package, and a second exception is raised.
     """
     if is_plain(error):
         return False
-    if vars(error).get("_is_fault"):  # it comes from a worker, without its traceback
+    if vars(error).get("_is_fault"):  # the exception comes from a worker, without its traceback
         return True
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
@@ -61,11 +61,11 @@ class BadSample:
 
     index: Any  # index, path: of the sample; the index as the sampler gave it
     path: str
-    text: str  # what went wrong
-    cause: bytes  # the exception, pickled; empty where it cannot be
+    text: str  # the cause
+    cause: bytes  # the pickled exception; empty if it cannot be pickled
 
     def error(self) -> SampleError:
-        """The exception to raise in the user's loop."""
+        """Return the exception to raise in the user's loop."""
         message = printable(f"sample {shown_key(self.index)}, {self.path}: {self.text}")
         error = SampleError(message, path=self.path, index=self.index)
         if self.cause:
@@ -77,7 +77,7 @@ class BadSample:
 
     @classmethod
     def of(cls, index: Any, path: str, error: Exception) -> BadSample:
-        """Describe an exception that opening a file raised."""
+        """Return the description of an exception that opening a file raised."""
         try:
             cause = pickle.dumps(error)
             pickle.loads(cause)  # noqa: S301 - some exceptions pickle but cannot be rebuilt
@@ -86,26 +86,26 @@ class BadSample:
         return cls(index, path, f"{type(error).__name__}: {error}", cause)
 
 
-INDEX_BYTES = 8  # of an index in `Fetched.indices`
+INDEX_BYTES = 8  # size of an index in `Fetched.indices`
 
 
 class Fetched(NamedTuple):
     """The result of computing a batch: samples, or the first failure."""
 
-    indices: bytes  # int64[n] as bytes, numbers of the samples computed (bytes cross processes and pinning untouched)
-    content: Any  # list of samples, later the collated batch; None where every one was skipped
-    failure: BadSample | ExceptionWrapper | None  # what to raise instead of delivering, or None
-    bad: dict[int, BadSample]  # what could not be read and is to be skipped, by row of the planned batch
-    seed: int = 0  # of what the collate function draws from
-    fault: bool = False  # whether the failure is one of this package, see `is_fault`
+    indices: bytes  # int64[n] as bytes, numbers of the samples computed (bytes cross processes and pinning unchanged)
+    content: Any  # list of samples, later the collated batch; None if every sample was skipped
+    failure: BadSample | ExceptionWrapper | None  # an error to raise instead of delivering the batch, or None
+    bad: dict[int, BadSample]  # unreadable samples that are to be skipped, by row of the planned batch
+    seed: int = 0  # seed of the generators for the collate function
+    fault: bool = False  # whether this package caused the failure, see `is_fault`
 
     @classmethod
     def failed(cls, indices: bytes, where: str, error: Exception) -> Fetched:
-        """Return what an exception in a worker leaves of a batch; to be called where it is handled."""
+        """Return the result of a batch for which a worker raised; to be called in the exception handler."""
         return cls(indices, None, ExceptionWrapper(where=where), {}, fault=is_fault(error))
 
     def raised(self) -> Exception:
-        """The exception to raise instead of delivering, where there is one."""
+        """Return the exception to raise instead of delivering the batch; there must be a failure."""
         if isinstance(self.failure, BadSample):
             return self.failure.error()
         try:
@@ -118,7 +118,7 @@ class Fetched(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """A sample of an image and a target, without its image; as `dry_run.own_dataset.Reading`."""
+    """A sample of an image and a target, without its image; it has the methods of `own_dataset.Reading`."""
 
     target: Any
 
@@ -127,27 +127,27 @@ class Pair(NamedTuple):
         return [(0,)]
 
     def filled(self, image: Any) -> Any:
-        """The sample with this image."""
+        """Return the sample with this image."""
         return image, self.target
 
 
 log = logging.getLogger(__name__)
 
-GREETING = -1  # number of a slot without samples, which a worker answers as soon as it can work
+GREETING = -1  # number of a slot without samples, which a worker answers as soon as it is ready
 
 
 class KeyedDataset:
-    """Map-style data set whose `__getitems__` takes a `Slot` and computes its samples from their keys."""
+    """A map-style data set whose `__getitems__` takes a `Slot` and computes its samples from their keys."""
 
     def __init__(self, source: FileSource, on_error: str) -> None:
         self.source = source
         self.on_error = on_error  # "raise" or "skip", for files that cannot be read
-        self._copies: dict[int, tuple[Any, Injected]] = {}  # by the id of the transform, which is held so long
-        self._streams: dict[tuple[int, ...], tuple[Any, Streams]] = {}  # by the ids of the objects, which are held
-        self._epoch: int | None = None  # that the copies and the streams were made for
-        self._asks_user = self._draws = True  # of the source, and of it or its transforms, when looked at last
-        self._seen: list[Any] = []  # of the source then
-        self._seeds: tuple[Slot, dict[int, list[int]]] | None = None  # of one batch, by stream
+        self._copies: dict[int, tuple[Any, Injected]] = {}  # by the id of the transform, which is kept alive
+        self._streams: dict[tuple[int, ...], tuple[Any, Streams]] = {}  # by the ids of the objects, kept alive
+        self._epoch: int | None = None  # the epoch for which the copies and the streams were made
+        self._asks_user = self._draws = True  # user code locates samples; user code draws numbers: at the last check
+        self._seen: list[Any] = []  # the source's `glance` at the last check
+        self._seeds: tuple[Slot, dict[int, list[int]]] | None = None  # the seeds of a batch, by stream
 
     def __len__(self) -> int:
         return len(self.source)
@@ -156,7 +156,7 @@ class KeyedDataset:
         return {**self.__dict__, "_copies": {}, "_streams": {}, "_epoch": None, "_seen": [], "_seeds": None}
 
     def keys(self, slot: Slot) -> UInt64s:
-        """uint64[n], the keys of a batch."""
+        """Return the keys of a batch's random numbers, uint64[n]."""
         return sample_keys(slot.seed, slot.epoch, slot.indices, slot.occurrences)
 
     def __getitems__(self, slot: Slot) -> Fetched:
@@ -168,9 +168,9 @@ class KeyedDataset:
             return Fetched.failed(_pack(slot.indices), _where(), error)
 
     def fetch(self, slot: Slot, rows: Iterable[int]) -> Fetched:
-        """Compute the samples at `rows` of a batch; a file that cannot be read ends it or is left out.
+        """Compute the samples at `rows` of a batch; by `on_error`, an unreadable file ends it or is left out.
 
-        Draws from the process's generators: in the process of the training, `apart` puts them back.
+        This draws from the process's generators; in the training's process, `apart` restores them.
         """
         if self.source.gives_batches:
             return self._whole(slot, list(rows))
@@ -211,12 +211,12 @@ class KeyedDataset:
         return Fetched(_pack(indices), samples, None, bad, collate_seed(slot))
 
     def _opened(self, slot: Slot, row: int, located: Located) -> Any:
-        """The image of a sample, decoded already or by the data set's own function."""
+        """Return the image of a sample, decoded already or by the data set's own function."""
         image = None if slot.decoded is None else slot.decoded.image(row)
         return self.source.open(located) if image is None else image
 
     def _own(self, slot: Slot, row: int, located: Located, begun: dict[int, Injected]) -> Any:
-        """A sample by the user's own `__getitem__`; only the transform of its image has the plan's numbers."""
+        """Compute a sample by the user's own `__getitem__`, with the plan's numbers for the image's transform."""
         own = self.source.own(located.part)
         injected = None if own.learnt is None else self._begin(own.transform, slot, begun)
         image = None if slot.decoded is None else slot.decoded.image(row)
@@ -231,7 +231,7 @@ class KeyedDataset:
         return own.compute(located.given, partial(self._transformed, injected, row))
 
     def _sent(self, slot: Slot, row: int, begun: dict[int, Injected]) -> Fetched:
-        """A sample whose file came with the batch, as a batch of one."""
+        """Compute a sample whose file was sent with the batch; return it as a batch of one."""
         sent: SentRow = slot.sent.rows[row]
         if sent.whole is not None:
             return sent.whole  # type: ignore[no-any-return]
@@ -255,10 +255,10 @@ class KeyedDataset:
         return Fetched(b"", [sent.piece.filled(image)], None, {})
 
     def to_send(self, slot: Slot, files: FileTable) -> list[SentRow]:
-        """Return what a worker that does not see the files needs of a batch besides the slot and their contents.
+        """Return the rows of a batch for a worker that cannot read the files.
 
-        Runs the data set's own code, where that locates the samples; it draws from the process's generators, which are
-        left as they were. `files` has what is known of the files.
+        The slot and the files' contents are sent besides. This runs the data set's own code, if that locates the
+        samples, and restores the process's generators. `files` is the table of the files' facts.
         """
         with self.apart():
             return [self._row_to_send(slot, row, files) for row in range(len(slot.indices))]
@@ -266,20 +266,20 @@ class KeyedDataset:
     def _row_to_send(self, slot: Slot, row: int, files: FileTable) -> SentRow:
         located = self.locate(slot, row)
         path = None if located.data is not None else self.source.absolute(located.path)
-        if located.reading is not None:  # the data set may have an answer of its own to a file that cannot be read
-            known = look_bytes(located.data or b"") if path is None else files.look(located.number, path)
+        if located.reading is not None:  # the data set may handle unreadable files itself
+            known = check_bytes(located.data or b"") if path is None else files.check(located.number, path)
             located = located._replace(reason=known.reason)
         if located.reason is not None:
             return SentRow(None, located.path, None, None, self.fetch(slot, [row]))
         return SentRow.of(path, located.path, located.data, self.piece(slot, row, located))
 
     def _transformed(self, injected: Injected, row: int, image: Any, start: int = 0) -> Any:
-        """Transform an image; what the user's code draws afterwards does not depend on what the transform drew."""
+        """Transform an image; later draws of the user's code do not depend on the transform's draws."""
         with self._streams_of(self.source.dataset).apart() if injected.unknown else ApartFromTransforms():
             return injected.run(image, row, start)
 
     def _whole(self, slot: Slot, rows: list[int]) -> Fetched:
-        """The samples of a data set that gives whole batches."""
+        """Compute a batch of a data set that has its own `__getitems__`."""
         self._renew(slot.epoch)
         seed = stream_seeds(sample_keys(slot.seed, slot.epoch, [slot.number], [0]), SAMPLE)[0]
         if self.source.seeded:
@@ -289,22 +289,22 @@ class KeyedDataset:
         return Fetched(_pack([slot.indices[row] for row in rows]), samples, None, {}, collate_seed(slot))
 
     def _found(self, slot: Slot, row: int) -> Located:
-        """A sample of the data set; with the generators seeded if the user's own code locates or opens it."""
+        """Locate a sample, with the generators seeded if the user's own code locates or opens it."""
         self._renew(slot.epoch)
         if self._asks_user and self.source.seeded:
             self._seed(self.source.dataset, slot, row, SAMPLE)
         return self.source.locate(slot.key(row))
 
     def locate(self, slot: Slot, row: int) -> Located:
-        """The file of a sample."""
+        """Return the file of a sample."""
         return self.source.read(self._found(slot, row))
 
     def piece(self, slot: Slot, row: int, located: Located) -> Pair | Reading:
-        """A sample without its image."""
+        """Return a sample without its image."""
         return located.reading or Pair(self.target(slot, row, located))
 
     def target(self, slot: Slot, row: int, located: Located) -> Any:
-        """A sample's target; with the generators seeded for its part's target transform."""
+        """Return a sample's target, with the generators seeded for the target transform."""
         _, change = self.source.transforms_of(located)
         if change is None:
             return located.target
@@ -312,14 +312,14 @@ class KeyedDataset:
         return change(located.target)
 
     def apart(self, collate: Callable[[list[Any]], Any] | None = None) -> AbstractContextManager[None]:
-        """Leave the generators of the process of the training as they were, around whatever computes samples there.
+        """Return a context for computing samples in the training's process, which restores the process's generators.
 
-        `collate` is the user's collate function, where that is called, too. What is not seeded draws as in a plain
-        DataLoader: from the generators that the training draws from.
+        `collate` is the user's collate function, if it is called inside, too. If the loader is not seeded, user code
+        draws as in a plain DataLoader: from the generators that the training draws from.
         """
         if not self.source.seeded:
             return nullcontext()
-        self._watch()
+        self._examine_replaced()
         if not self._draws and (collate is None or collate is default_collate):
             return ApartFromTransforms()
         return self._streams_of(self.source.dataset, collate).apart()
@@ -327,19 +327,19 @@ class KeyedDataset:
     @property
     def asks_user(self) -> bool:
         """Whether the user's own code locates or opens the samples' files."""
-        self._watch()
+        self._examine_replaced()
         return self._asks_user
 
     def forget(self) -> None:
-        """Forget what was made of the user's objects: they may have been edited."""
+        """Drop the copies and streams of the user's objects, which may have been edited."""
         self._epoch = None
 
     def injected(self, slot: Slot) -> Injected | None:
-        """The data set's transform with a batch's numbers, for an engine that runs a part of it itself."""
+        """Return the data set's transform with a batch's numbers, for an engine that itself runs a part of it."""
         return self._begin(self.source.transform, slot, {})
 
     def _begin(self, transform: Any, slot: Slot, begun: dict[int, Injected]) -> Injected | None:
-        """A copy of a transform with this batch's numbers; `begun` are those that have them already, by id."""
+        """Return a copy of a transform with this batch's numbers; `begun` keeps them for the batch, by id."""
         if transform is None:
             return None
         if id(transform) not in begun:
@@ -365,18 +365,18 @@ class KeyedDataset:
         return self._streams[ids][1]
 
     def _renew(self, epoch: int) -> None:
-        """At a new epoch, look at the user's objects anew."""
+        """Examine the user's objects again if a new epoch has begun."""
         if epoch != self._epoch:
             self._epoch = epoch
-            self._look()
+            self._examine()
 
-    def _watch(self) -> None:
-        """Once a batch, where there are no workers: what the user replaces in the middle of an epoch counts at once."""
+    def _examine_replaced(self) -> None:
+        """Examine the user's objects again if some were replaced; once per batch, if there are no workers."""
         if self._epoch is None or not same(self._seen, self.source.glance()):
-            self._look()
+            self._examine()
 
-    def _look(self) -> None:
-        """Forget what was made of the user's objects, and look whether their own code draws for samples."""
+    def _examine(self) -> None:
+        """Drop the copies and streams of the user's objects, and find out whether their own code draws for samples."""
         self.source.renew()
         self._copies, self._streams = {}, {}
         self._seen = self.source.glance()
@@ -386,14 +386,14 @@ class KeyedDataset:
             self._draws = self._asks_user or any(
                 target is not None or Injected(transform).unknown for transform, target in self.source.all_transforms
             )
-        except Exception:  # whatever the user's own classes raise: they count as drawing, and the loop meets it again
+        except Exception:  # the user's own classes may raise: they count as drawing, and the loop raises it again
             log.info("%s cannot be examined", type(self.source.dataset).__name__, exc_info=True)
 
 
 class KeyedCollate:
-    """The user's collate function, applied where the samples were computed.
+    """The user's collate function, applied in the process that computed the samples.
 
-    It draws the batch's random numbers; if not `seeded`, what comes next in the process.
+    It draws from generators that are seeded for the batch, or if not `seeded`, from the process's generators.
     """
 
     def __init__(self, collate: Callable[[list[Any]], Any], *, seeded: bool = True) -> None:
@@ -415,7 +415,7 @@ class KeyedCollate:
             return Fetched.failed(fetched.indices, _where(), error)
 
     def batch(self, samples: Any, seed: int) -> Any:
-        """Return what the function makes of some samples, as the data set gives them; `seed` is from `collate_seed`."""
+        """Call the function on samples as the data set gives them; `seed` is from `collate_seed`."""
         if self._seeded and self.collate is not default_collate:
             if self._streams is None:
                 self._streams = Streams(self.collate)
@@ -424,14 +424,14 @@ class KeyedCollate:
 
 
 def collate_seed(slot: Slot) -> int:
-    """Seed of what the collate function draws from for a batch, 63 bits."""
+    """Return the seed, 63 bits, of the generators for the collate function of a batch."""
     return stream_seeds(sample_keys(slot.seed, slot.epoch, [slot.number], [0]), COLLATE)[0]
 
 
 class KeyedInit:
-    """The user's worker_init_fn, run in a worker that shows the user's own data set in `get_worker_info()`.
+    """The user's worker_init_fn, called in a worker whose `get_worker_info()` has the user's own data set.
 
-    People change it there (each worker its share, a file handle of its own) and read it in their transforms.
+    User code changes that data set there (a share for each worker, a file handle) and reads it in transforms.
     """
 
     def __init__(self, init: Callable[[int], None] | None) -> None:
@@ -439,7 +439,7 @@ class KeyedInit:
 
     def __call__(self, worker: int) -> None:
         info: Any = get_worker_info()
-        # The info refuses plain assignment. What fetches has the keyed data set already, by another reference.
+        # The info refuses plain assignment. The worker's fetcher has its own reference to the keyed data set.
         source = info.dataset.source
         object.__setattr__(info, "dataset", source.dataset)
         if self.init is not None:

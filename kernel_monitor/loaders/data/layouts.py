@@ -1,11 +1,11 @@
-"""How a data set keeps its image files.
+"""Layouts: descriptions of how known classes of data sets keep their image files.
 
-Data sets are recognised by their exact `__getitem__` (a subclass that replaces it may do something else), or by
-the method `image_file` of the protocol `ImageFiles`. Subset and ConcatDataset are looked through. What any other data
-set does is for `loaders.dry_run` to find out.
+A data set is recognised by its exact `__getitem__` (a subclass that replaces it may do something else), or by the
+method `image_file` of the protocol `ImageFiles`. Subset and ConcatDataset are unwrapped. For any other data set, a dry
+run finds out what it does (`own_dataset`).
 
-Each entry of `LAYOUTS` describes what the `__getitem__` of one of torchvision's classes does (torchvision 0.21 to
-0.29): which file it opens, by which function, with which target, and which transforms it applies. Before 0.22 most had
+Each entry of `LAYOUTS` describes the `__getitem__` of one of torchvision's classes (torchvision 0.21 to 0.29): the file
+that it opens, the function that opens it, the target, and the transforms that it applies. Before 0.22 most classes had
 no `loader` and opened their images as `pil_loader` does. A class that reads more than one image file per sample has no
 entry.
 """
@@ -30,18 +30,18 @@ Opener = Callable[[Any], Any]
 
 
 def open_as_stored(path: Any) -> Image.Image:
-    """`Image.open(path)`: the image in the file's own mode; decoded here, so that a bad file shows here."""
+    """Return the image in the file's own mode; it is decoded here, so that a bad file raises here."""
     image = Image.open(path)
     try:
         image.load()
-    except BaseException:  # raised again: only to close the file, after an interrupt too
+    except BaseException:  # raised again after the file is closed, also after an interrupt
         image.close()
         raise
     return image
 
 
 def open_gray(path: Any) -> Image.Image:
-    """`Image.open(path).convert("L")`."""
+    """Return the image converted to grey."""
     with Image.open(path) as image:
         return image.convert("L")
 
@@ -51,33 +51,33 @@ def _both(dataset: Any) -> tuple[Any, Any]:
 
 
 def _if_true(dataset: Any) -> tuple[Any, Any]:
-    """Classes that write `if self.transform:`, which leaves out an empty `nn.Sequential`."""
+    """Return the transforms of classes that test `if self.transform:`, which is false for an empty `nn.Sequential`."""
     return dataset.transform or None, dataset.target_transform or None
 
 
 def _standard(dataset: Any) -> tuple[Any, Any]:
-    """Classes that call `self.transforms`, which takes the image and the target together."""
+    """Return the transforms of classes that call `self.transforms` on image and target together."""
     joint = dataset.transforms
     return (None, None) if joint is None else (joint.transform, joint.target_transform)
 
 
 def _is_joint(dataset: Any) -> bool:
-    """Return whether it has a transform of image and target that is not made of one for each."""
+    """Return whether a data set has a joint transform of image and target, not a separate one for each."""
     return dataset.transforms is not None and type(dataset.transforms) is not StandardTransform
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a class of data sets keeps its files."""
+    """A description of how a class of data sets keeps its files; each field is a function of the data set."""
 
-    entries: Callable[[Any], Sequence[Any]]  # the list that `__getitem__` indexes
-    # an index to what the opening function takes (a path) and the target before any target transform
+    entries: Callable[[Any], Sequence[Any]]  # returns the list that `__getitem__` indexes
+    # Returns for an index the path for the opening function, and the target before any target transform.
     entry: Callable[[Any, int], tuple[Any, Any]]
-    # the function that opens an image
+    # Returns the function that opens an image.
     opener: Callable[[Any], Opener] = lambda dataset: getattr(dataset, "loader", pil_loader)
-    # (transform, target transform), each None where nothing is applied
+    # Returns (transform, target transform), each None if nothing is applied.
     transforms: Callable[[Any], tuple[Any, Any]] = _both
-    other: Callable[[Any], bool] = lambda _: False  # whether this very data set does something else
+    other: Callable[[Any], bool] = lambda _: False  # returns whether this data set does something else
 
 
 def _pairs(name: str, **rest: Any) -> Layout:
@@ -227,22 +227,21 @@ def plain(opener: Opener) -> bool:
 class ImageFiles(Protocol):
     """A data set that gives the image file and the target of an index.
 
-    `switchable` opens, decodes and transforms the image itself, on whichever engine is in use, so it calls
-    `image_file` in place of `__getitem__`. The image is opened as RGB by Pillow, as torchvision's ImageFolder does.
-    There is nothing to inherit (docs/howto/own-data.md has an example); a data set also has a `__getitem__` of its own
-    if it is to be used by itself. A `target_transform`, where it has that attribute and it is not None, is applied to
-    the target.
+    `switchable` opens, decodes and transforms the image itself, on the engine in use, so it calls `image_file` in place
+    of `__getitem__`. Pillow opens the image as RGB, as in torchvision's ImageFolder. No base class is needed
+    (docs/howto/own-data.md has an example); a data set that is also used without `switchable` needs a `__getitem__`,
+    too. If the data set has a `target_transform` that is not None, it is applied to the target.
     """
 
-    transform: Any  # applied to the image; None for none
+    transform: Any  # is applied to the image; None for none
 
     def __len__(self) -> int: ...
 
     def image_file(self, index: int) -> tuple[str | os.PathLike[str] | bytes, Any]:
         """Return the image file of sample `index`, and its target.
 
-        The image is a path, or the file's content (encoded: JPEG, PNG…) as bytes. It is called in worker processes and
-        in the loop's own, more than once for the same sample, and has to give the same each time.
+        The image is a path, or the file's content (encoded: JPEG, PNG…) as bytes. The method is called in worker
+        processes and in the loop's own process, several times for a sample, and must return the same each time.
         """
         ...
 
@@ -256,7 +255,7 @@ PROTOCOL = Layout(
 
 
 def layout_of(part: Any) -> Layout | None:
-    """Return how a data set keeps its files; None where only its own `__getitem__` knows."""
+    """Return the layout of a data set; None if only its own `__getitem__` knows its files."""
     if hasattr(type(part), "image_file"):
         return PROTOCOL
     layout = LAYOUTS.get(getattr(type(part), "__getitem__", None))
@@ -264,7 +263,7 @@ def layout_of(part: Any) -> Layout | None:
 
 
 def parts(view: Any) -> Iterator[tuple[Any, Layout | None]]:
-    """The data sets at the bottom, each once per place it has, and how each keeps its files."""
+    """Yield each innermost data set, once for each of its places, with its layout."""
     getitem = getattr(type(view), "__getitem__", None)
     batches = getattr(type(view), "__getitems__", None)
     if getitem is Subset.__getitem__ and batches is Subset.__getitems__:
@@ -277,7 +276,7 @@ def parts(view: Any) -> Iterator[tuple[Any, Layout | None]]:
 
 
 def part_of(view: Any, index: Any) -> tuple[int, Any]:
-    """Return which part of a ConcatDataset an index falls into, and where in it; as `ConcatDataset.__getitem__`."""
+    """Return the number of the part of a ConcatDataset for an index, and the index in that part."""
     if index < 0:
         if -index > len(view):
             raise ValueError("absolute value of index should not exceed dataset length")
@@ -289,10 +288,7 @@ def part_of(view: Any, index: Any) -> tuple[int, Any]:
 
 
 def gives_batches(dataset: Any) -> bool:
-    """Return whether samples come by a `__getitems__` of somebody's own, a whole batch at once.
-
-    A ConcatDataset has none.
-    """
+    """Return whether a data set has its own `__getitems__`, which computes a whole batch; ConcatDataset has none."""
     while getattr(type(dataset), "__getitems__", None) is Subset.__getitems__:
         dataset = dataset.dataset
     return layout_of(dataset) is None and bool(getattr(dataset, "__getitems__", None))

@@ -1,8 +1,8 @@
-"""What is known of a data set whose `__getitem__` is somebody's own: learnt by calling it, believed when proven.
+"""A data set with a `__getitem__` of the user's own, whose files are found by dry runs of it.
 
-`learn` calls it for some samples, once as it is and once dry, and compares. Where every sample is the same both ways,
-`read` gives the file of a sample, and everything else of it, by a dry run; `compute` gives a sample by the user's own
-code. Both give the transform the same random numbers.
+`learn` calls it for some samples, each once normally and once as a dry run, and compares the results. If all are equal,
+`read` gives the file of a sample, and the rest of the sample, by a dry run; `compute` runs the user's own code. Both
+give the transform the same random numbers.
 """
 
 from __future__ import annotations
@@ -44,35 +44,35 @@ from .dry_call import DryCall, check_colours, first_image, opened_of
 from .fingerprint import copied
 from .structure import Place, equal, form, places, put
 from .view import View
-from .watch import AttributeWatch, keeps_images
+from .watch import ChangeDetector, keeps_images
 
 SEED = 0x5EED
 _PROVEN = 16  # samples that are computed both ways, spread over the data set
-PATIENCE_S = 2.0  # after which fewer samples are enough, but never fewer than AGAIN
-AGAIN = 2  # samples, where the data set looks as it did when it was proven
-_FORMS = 32  # structures of samples that are proven
+PATIENCE_S = 2.0  # seconds after which fewer samples are enough, but never fewer than `AGAIN`
+AGAIN = 2  # samples that are compared if the data set is as it was when it was compared before
+_FORMS = 32  # the most structures of samples that are compared
 _NO_COPY = "cannot be tried on a copy of it, because of its __del__ or __slots__"
 NOT_THE_SAME = "is not the same twice"
 _DIFFERS = "gives another sample when its image is opened and transformed for it"
 # A function of the user's may be the transform.
 _OPAQUE = (PIXELS, NEW_TRANSFORM, TWICE, TWO_TRANSFORMS, AFTERWARDS, NOT_FOUND)
-_FINAL = (KEEPS, NOT_THE_SAME, _DIFFERS)  # one such sample is enough
-LEAST_READ = 64  # samples, before it is judged how many could not be read
-DEVIATING = 0.1  # share of the samples above which a data set is not read by dry runs
+_FINAL = (KEEPS, NOT_THE_SAME, _DIFFERS)  # reasons for which one sample is enough
+LEAST_READ = 64  # samples before `give_up` judges the share that could not be read
+DEVIATING = 0.1  # share of such samples above which a data set is not read by dry runs
 
 log = logging.getLogger(__name__)
 
 
 class Reading(NamedTuple):
-    """The result of a dry run of one sample."""
+    """The result of a dry run of a sample."""
 
-    opened: Opened  # the image
-    sample: Any  # with a `Placed` in the image's place
-    places: list[Place]  # of the image
-    point: TransformPoint | None  # that it was given to; None: to none
+    opened: Opened  # the image's file
+    sample: Any  # the sample with a `Placed` in the image's place
+    places: list[Place]  # the places of the image in it
+    point: TransformPoint | None  # the transform that got the image; None: no transform
 
     def filled(self, image: Any) -> Any:
-        """The sample with the image in its place; to be called once."""
+        """Return the sample with the image in its place; to be called once."""
         sample = self.sample
         for place in self.places:
             sample = put(sample, place, image)
@@ -84,9 +84,9 @@ class _Learnt:
     """The facts learnt about a data set; can be sent to workers.
 
     Attributes:
-        kind: of the images that the transform is given, see `openers`.
-        place: of the transform among those that were found in the data set; None where there is none.
-        functions: whether functions counted as transforms then.
+        kind: the kind of the transform's input images: `PIL`, `TENSOR` or `ARRAY`.
+        place: index of the transform among those that were found in the data set; None without a transform.
+        functions: whether functions counted as transforms.
     """
 
     kind: str
@@ -95,17 +95,17 @@ class _Learnt:
 
 
 class OwnDataset:
-    """See the module's text.
+    """A data set whose `__getitem__` is the user's own; see the module's docstring.
 
     Args:
-        dataset: the user's.
-        functions: whether functions of the user's count as transforms, too.
-        apart: see `look`.
+        dataset: the user's data set.
+        functions: whether the user's functions count as transforms, too.
+        apart: see `search`.
 
     Attributes:
-        learnt: what is known of it; None where its samples cannot be read by dry runs.
-        refusal: why they cannot be, as the end of "The data set …"; None where they can.
-        path: of the file that was opened last by the user's own code; None where that is not known.
+        learnt: the facts about it; None if its samples cannot be read by dry runs.
+        refusal: why they cannot be, as the end of "The data set …"; None if they can.
+        path: the file that the user's own code opened last; None if that is not known.
     """
 
     def __init__(self, dataset: Any, *, functions: bool = False, apart: bool = False) -> None:
@@ -115,10 +115,10 @@ class OwnDataset:
         self.refusal: str | None = "was not called yet"
         self.path: str | None = None
         self._functions = functions
-        self.look(apart=apart)
-        self._forms: set[Any] = set()  # of samples that were the same both ways
+        self.search(apart=apart)
+        self._forms: set[Any] = set()  # structures of the samples that were the same both ways
         self._opened_any = False  # whether the sample computed last opened an image
-        self._read = self._unread = 0  # samples since it was learnt
+        self._read = self._unread = 0  # samples that could, and could not, be read since `learn`
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_view": None}
@@ -126,10 +126,10 @@ class OwnDataset:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         calls.install()
-        self.look(apart=False)
+        self.search(apart=False)
 
-    def look(self, *, apart: bool) -> None:
-        """Look at the data set anew; `apart`: at a copy, so that what reading opens is not open in the data set."""
+    def search(self, *, apart: bool) -> None:
+        """Search the data set again; with `apart`, a copy of it, so that files are not opened in the user's object."""
         self._apart = apart
         self._view = View(copied(self.dataset) if apart else self.dataset, functions=self._functions)
 
@@ -140,33 +140,33 @@ class OwnDataset:
 
     @property
     def kind(self) -> str:
-        """The kind of the images that the transform is given, see `openers`."""
+        """The kind of the transform's input images: `PIL`, `TENSOR` or `ARRAY`."""
         return calls.PIL if self.learnt is None else self.learnt.kind
 
     @property
     def point(self) -> TransformPoint | None:
-        """The transform of its images; None where none is known."""
+        """The point of the images' transform; None if no transform is known."""
         points, place = self._view.points, None if self.learnt is None else self.learnt.place
         return points[place] if place is not None and place < len(points) else None
 
     @property
     def transform(self) -> Any:
-        """The user's transform of the images; None where none is known."""
+        """The user's transform of the images; None if no transform is known."""
         return None if self.point is None else self.point.transform
 
     def glance(self) -> list[Any]:
-        """Return what the data set keeps where transforms were found."""
+        """Return the present objects at the places where transforms were found."""
         return self._view.found
 
     def compute(self, key: Any, transform: Callable[[Any], Any] | None) -> Any:
-        """A sample by the user's own code.
+        """Compute a sample by the user's own code.
 
         Args:
-            key: of the sample.
-            transform: applied to the image in place of the user's; None: the user's.
+            key: the sample's key.
+            transform: is applied to the image in place of the user's transform; None: the user's.
 
         Raises:
-            Exception: whatever the user's code raises.
+            Exception: any exception of the user's code.
         """
         call = RealCall(self.point, transform)
         dataset = self.dataset if self.learnt is None else self._view.dataset
@@ -177,8 +177,9 @@ class OwnDataset:
                 self.path, self._opened_any = call.path, call.opened_any
 
     def read_proven(self, key: Any) -> Reading | str:
-        """As `read`; a sample of a new structure is first computed both ways, and whatever the user's code raises is a
-        reason: it is raised again where the sample is computed.
+        """Read a sample as `read` does, but compute a sample of a new structure both ways first.
+
+        An exception of the user's code is a reason here; the engine that computes the sample raises it again.
         """
         if self.learnt is None:
             return str(self.refusal)
@@ -194,30 +195,30 @@ class OwnDataset:
         return found
 
     def over(self, dataset: Any) -> OwnDataset:
-        """Return what is known, of a copy of the data set."""
+        """Return an `OwnDataset` of a copy of the data set with the same facts."""
         other = OwnDataset(dataset, functions=self._functions)
         other.learnt, other.refusal, other.path, other._forms = self.learnt, self.refusal, self.path, self._forms
         return other
 
     def give_up(self) -> bool:
-        """Return whether too many samples could not be read, so that it is not tried any longer."""
+        """Return whether dry runs are to be given up because too many samples could not be read."""
         if self.refusal is None and self._read >= LEAST_READ and self._unread > DEVIATING * self._read:
             self.refusal = f"cannot be read without its own code in {self._unread} of {self._read} samples"
             return True
         return False
 
     def _extended(self, key: Any, found: Reading) -> Reading | str:
-        """A sample of a structure that was not seen before, if it is the same both ways."""
+        """Return the reading of a sample with a new structure if it is the same both ways, else the reason."""
         if len(self._forms) >= _FORMS:
             return "gives samples of ever new structures"
         reason = self._compared(key, None)
-        return reason or found  # not read again: what it draws would no longer be the plan's
+        return reason or found  # it is not read again: it would draw other numbers than the plan's
 
     def read(self, key: Any) -> Reading | str:
-        """A sample by a dry run, or why that is not possible, without a full stop.
+        """Read a sample by a dry run; return the reason, without a full stop, if that is not possible.
 
         Raises:
-            Exception: whatever the user's code raises.
+            Exception: any exception of the user's code.
         """
         call = DryCall()
         with call:
@@ -229,13 +230,13 @@ class OwnDataset:
                 if call.reason is None and not (call.gave_array and call.point is None):
                     raise
                 log.debug("a dry run ended early", exc_info=True)
-                return call.reason or PIXELS  # by a function that takes no stand-in for an array
+                return call.reason or PIXELS  # a function refused the lazy array
             if call.reason is not None or call.image is None:
                 return call.reason or NO_IMAGE
             image, point = call.image, call.point
             if call.placed is not None:
                 found = list(places(sample, call.placed))
-            else:  # no transform: the image itself is in the sample
+            else:  # without a transform the image itself is in the sample
                 image, found = first_image(sample)
                 if image is not None:
                     check_colours(image, call)
@@ -251,13 +252,13 @@ class OwnDataset:
         return Reading(opened, sample, found, point)
 
     def learn(self, earlier: OwnDataset | None = None, keys: Sequence[Any] | None = None) -> None:
-        """Find out whether its samples can be read by dry runs.
+        """Find out whether the samples can be read by dry runs.
 
-        Works on a copy: what the data set changes of its own while it is read is not seen by anybody.
+        This uses a copy, so that changes that the data set makes to itself have no effect.
 
         Args:
-            earlier: an earlier state of the data set, of which that is known: then a few samples are enough.
-            keys: what it is asked for; None: any index.
+            earlier: an earlier state of the data set that was examined: then a few samples are enough.
+            keys: the sampler's keys; None: any index.
         """
         try:
             self._learn(earlier, keys)
@@ -279,7 +280,7 @@ class OwnDataset:
             self._try(_PROVEN, keys, functions=True)
             self.refusal = first if self.learnt is None else None
         self._functions = self.learnt is not None and self.learnt.functions
-        self.look(apart=self._apart)
+        self.search(apart=self._apart)
 
     def _try(self, samples: int, keys: Sequence[Any] | None, *, functions: bool) -> None:
         copy = copied(self.dataset)
@@ -290,21 +291,23 @@ class OwnDataset:
         if trial._view.failure is not None:
             self.refusal = unexamined(trial._view.failure)
             return
-        # What the copy shares with the user's data set: a file that is opened at the first sample must not stay open.
-        theirs, view = attributes(self.dataset), trial._view
-        helpers = [kept for name, kept in attributes(copy).items() if theirs.get(name) is kept and view.is_users(kept)]
-        with AttributeWatch(view.dataset, [*view.shared, *map(attributes, helpers)]) as watch:
-            refusal = trial._refusal(watch, spread(range(len(copy)) if keys is None else keys, samples))
-        self.refusal = watch.reason or refusal
-        if self.refusal == NO_IMAGE and not watch.opened and keeps_images(self.dataset):
+        # Attributes of objects that the copy shares with the user's data set are restored, so that no file stays open.
+        user_set, view = attributes(self.dataset), trial._view
+        helpers = [
+            kept for name, kept in attributes(copy).items() if user_set.get(name) is kept and view.is_users(kept)
+        ]
+        with ChangeDetector(view.dataset, [*view.shared, *map(attributes, helpers)]) as changes:
+            refusal = trial._refusal(changes, spread(range(len(copy)) if keys is None else keys, samples))
+        self.refusal = changes.reason or refusal
+        if self.refusal == NO_IMAGE and not changes.opened and keeps_images(self.dataset):
             self.refusal = IN_MEMORY
-        # The copy may keep a method of its own, and would not let go of what it has opened.
+        # The copy may keep a method of its own, and would not release the files that it has opened.
         attributes(copy).clear()
         self.learnt = None if self.refusal is not None else trial.learnt
         self.path = trial.path
         self._forms = self._forms | trial._forms
 
-    def _refusal(self, watch: AttributeWatch, keys: Sequence[Any]) -> str | None:
+    def _refusal(self, changes: ChangeDetector, keys: Sequence[Any]) -> str | None:
         reasons: Counter[str] = Counter()
         until = time.monotonic() + PATIENCE_S
         for number, key in enumerate(keys):
@@ -312,37 +315,37 @@ class OwnDataset:
                 keys = keys[:number]
                 break
             try:
-                reason = self._compared(key, watch)
+                reason = self._compared(key, changes)
             except Deviation:
                 reason = KEEPS
             except Exception as error:  # the loop meets it again, if it gets there
                 log.debug("a sample cannot be examined", exc_info=True)
                 reason = f"raises {type(error).__name__} where it is asked for {shown_key(key)}"
-            if watch.reason is not None or reason in _FINAL:
-                return watch.reason or reason
+            if changes.reason is not None or reason in _FINAL:
+                return changes.reason or reason
             if reason is not None:
                 reasons[reason] += 1
         if sum(reasons.values()) > DEVIATING * len(keys) or self.learnt is None:
             return reasons.most_common(1)[0][0] if reasons else "has no samples"
         return None
 
-    def _compared(self, key: Any, watch: AttributeWatch | None) -> str | None:
-        """Compute a sample both ways; returns why it cannot be read, None where it can.
+    def _compared(self, key: Any, changes: ChangeDetector | None) -> str | None:
+        """Compute a sample both ways; return why it cannot be read, or None if it can.
 
-        Each call is made by the user's own code first: what it writes or keeps, it has then written and kept whole.
+        The user's own code runs first, so that files and attributes that it writes are complete.
         """
         number = key % (1 << 32) if type(key) is int else 0
         seed = SEED + number
         injected = None if self.learnt is None else Injected(self.transform)
-        theirs = self._seeded(seed, injected, key)
-        calls.install()  # of what the data set has imported by now
-        if watch is not None:
-            watch.look()
+        real = self._seeded(seed, injected, key)
+        calls.install()  # for the modules that the data set has imported by now
+        if changes is not None:
+            changes.compare()
         streams = Streams(self.dataset)
         streams.seed(seed)
         reading = self.read(key)
-        if watch is not None:
-            watch.look()
+        if changes is not None:
+            changes.compare()
         if isinstance(reading, str):
             return KEEPS if reading == NO_IMAGE and self._opened_any else reading
         if self.learnt is None:
@@ -354,18 +357,18 @@ class OwnDataset:
             return "opens some images by another function"
         if injected is None:
             injected = Injected(self.transform)
-            theirs = self._seeded(seed, injected, key)
+            real = self._seeded(seed, injected, key)
         seen = form(reading.sample)
         injected.begin(sample_keys(seed, 0, [number], [0]))
-        ours = reading.filled(injected.run(as_opened(reading.opened), 0))
-        if not equal(ours, theirs):
-            again = self._seeded(seed, injected, key)
-            return _DIFFERS if equal(again, theirs) else NOT_THE_SAME
+        dry = reading.filled(injected.run(as_opened(reading.opened), 0))
+        if not equal(dry, real):
+            repeated = self._seeded(seed, injected, key)
+            return _DIFFERS if equal(repeated, real) else NOT_THE_SAME
         self._forms.add(seen)
         return None
 
     def _seeded(self, seed: int, injected: Injected | None, key: Any) -> Any:
-        """A sample by the user's own code, with these random numbers."""
+        """Compute a sample by the user's own code, with these random numbers."""
         streams = Streams(self.dataset)
         streams.seed(seed)
         if injected is None:
@@ -380,13 +383,13 @@ class OwnDataset:
 
 
 def spread(values: Sequence[Any], count: int) -> list[Any]:
-    """So many of some values at most, spread over all of them."""
+    """Return at most `count` of the values, evenly spread over all of them."""
     total = len(values)
     return [values[place] for place in sorted({k * total // count for k in range(count)})] if total else []
 
 
 def unexamined(failure: str) -> str:
-    """Return why nothing can be known of a data set, as the end of "The data set …"; `failure` is from `text.cause`."""
+    """Return why a data set cannot be examined, as the end of "The data set …"; `failure` is from `text.cause`."""
     return f"cannot be examined ({failure})"
 
 

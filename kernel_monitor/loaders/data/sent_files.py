@@ -1,7 +1,7 @@
-"""A batch whose files travel with it, for a worker on a machine that does not see them.
+"""A batch that is sent with its files' contents, for a worker on a machine that cannot read the files.
 
-Where the data set is, its own code says which file each sample has, and everything else of it. The worker opens the
-content as the data set would open the file, transforms it and puts the batch together.
+On the data set's machine, its own code locates each sample's file and gives the rest of the sample. The worker opens
+the content as the data set would open the file, transforms the image and collates the batch.
 """
 
 from __future__ import annotations
@@ -15,37 +15,37 @@ from .own_dataset import Reading
 
 
 class SentRow(NamedTuple):
-    """One sample of a batch, without the content of its file."""
+    """A sample of a batch, without the content of its file."""
 
-    path: str | None  # from the root, of the file whose content is to come along; None for none
-    name: str  # of the file, for messages
-    data: bytes | None  # the content, where the data set itself gives that
-    piece: Any  # the sample without its image: `fetched.Pair`, or `Reading`
-    whole: Any = None  # where only the data set's own code computes it: a `Fetched` with this sample
+    path: str | None  # absolute path of the file whose content is to be sent; None: no file is sent
+    name: str  # the file's name in messages
+    data: bytes | None  # the content, if the data set itself gives it
+    piece: Any  # the sample without its image: `keyed_dataset.Pair`, or `Reading`
+    whole: Any = None  # a `Fetched` with the finished sample, if only the data set's own code can compute it
 
     @classmethod
     def of(cls, path: str | None, name: str, data: bytes | None, piece: Any) -> SentRow:
-        """A sample that can be pickled: what a dry run left in the image's place cannot."""
+        """Return a row that can be pickled, without a dry run's stand-in for the image."""
         if isinstance(piece, Reading):
             piece = Reading(piece.opened, piece.filled(torch.empty(0)), piece.places, None)
         return cls(path, name, data, piece)
 
 
 class SentFiles:
-    """In the worker: the files of a batch.
+    """The files of a batch in the worker.
 
     Args:
-        rows: of the whole batch.
-        contents: of the files of those rows that have a `path`, in their order; as `ray.node_worker.read_files`.
+        rows: the rows of the whole batch.
+        contents: contents, or errors, of the files of those rows that have a `path`, in their order.
     """
 
     def __init__(self, rows: Sequence[SentRow], contents: Sequence[Any]) -> None:
         self.rows = rows
-        given = iter(contents)
-        self._contents = [next(given) if row.path is not None else row.data for row in rows]
+        sent = iter(contents)
+        self._contents = [next(sent) if row.path is not None else row.data for row in rows]
 
     def content(self, row: int) -> bytes:
-        """The content of a row's file; an `OSError` where it could not be read, as if it were read here."""
+        """Return the content of a row's file. Raises the `OSError` that reading it raised on the other machine."""
         content: Any = self._contents[row]
         sent = self.rows[row]
         if not isinstance(content, tuple):

@@ -1,4 +1,4 @@
-"""Samples of any structure: where the image stands in one, and whether two are equal."""
+"""Functions on samples of any structure: find and replace values, compare samples."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import torch
 from PIL import Image
 
 Place = tuple[Any, ...]
-"""Indices, keys and names of fields that lead to a value inside a sample."""
+"""The path to a value inside a sample: indices, keys and names of fields."""
 
 DEPTH = 6  # levels that are searched
 
 
 def places(sample: Any, sought: Any, depth: int = DEPTH) -> Iterator[Place]:
-    """Every place where this very object stands in a sample."""
+    """Yield every place of an object in a sample; objects are compared by identity."""
     if sample is sought:
         yield ()
     elif depth:
@@ -28,7 +28,7 @@ def places(sample: Any, sought: Any, depth: int = DEPTH) -> Iterator[Place]:
 
 
 def values(sample: Any, depth: int = DEPTH) -> Iterator[Any]:
-    """Every value inside a sample that is no container."""
+    """Yield every value inside a sample that is no container."""
     parts = list(_parts(sample)) if depth else []
     for _, value in parts:
         yield from values(value, depth - 1)
@@ -37,7 +37,7 @@ def values(sample: Any, depth: int = DEPTH) -> Iterator[Any]:
 
 
 def put(sample: Any, place: Place, value: Any) -> Any:
-    """The sample with a value at a place; lists and dictionaries on the way are changed, the others made anew."""
+    """Return the sample with a value at a place; lists and dictionaries are changed, other containers copied."""
     if not place:
         return value
     key = place[0]
@@ -52,7 +52,7 @@ def put(sample: Any, place: Place, value: Any) -> Any:
 
 
 def form(sample: Any, depth: int = DEPTH) -> Any:
-    """The types, keys and lengths of a sample, without its values; hashable."""
+    """Return the types, keys and lengths of a sample, without its values; hashable."""
     kind = type(sample)
     parts = list(_parts(sample)) if depth else []
     return (kind, *((key, form(value, depth - 1)) for key, value in parts)) if parts else kind
@@ -76,14 +76,14 @@ def equal(a: Any, b: Any) -> bool:
         return bool(a.mode == b.mode and a.size == b.size and a.tobytes() == b.tobytes())
     if isinstance(a, float):
         return a == b or (math.isnan(a) and math.isnan(b))
-    ours, theirs = list(_parts(a)), list(_parts(b))
-    if ours or theirs:
-        return [key for key, _ in ours] == [key for key, _ in theirs] and all(
-            equal(x, y) for (_, x), (_, y) in zip(ours, theirs, strict=True)
+    parts_a, parts_b = list(_parts(a)), list(_parts(b))
+    if parts_a or parts_b:
+        return [key for key, _ in parts_a] == [key for key, _ in parts_b] and all(
+            equal(x, y) for (_, x), (_, y) in zip(parts_a, parts_b, strict=True)
         )
     try:
         return bool(a == b)
-    except Exception:  # noqa: BLE001 - the user's own type: what cannot be compared is not known to be equal
+    except Exception:  # noqa: BLE001 - the user's own type may raise anything; then the samples do not count as equal
         return False
 
 

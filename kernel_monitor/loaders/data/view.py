@@ -1,8 +1,8 @@
-"""A data set seen through other transforms: its own object in all but those.
+"""Views: an object that behaves as the user's data set, but has a `TransformPoint` in place of each transform.
 
-The view shares the data set's attributes and runs its methods, so that all that the data set keeps is kept in one
-place. Only where the data set finds a transform (in an attribute, in a container or an object that it holds, in a
-closure or a global of its functions) it finds a `TransformPoint` in its place. Nothing of the user's is changed.
+A view shares the data set's attributes and runs its methods, so that the data set's state exists only once. Wherever
+the data set's code would find a transform (in an attribute, in a container or an object that it holds, in a closure or
+a global of its functions), it finds the point. The user's objects are not changed.
 """
 
 from __future__ import annotations
@@ -27,46 +27,46 @@ from ..transforms.translate import find
 from . import calls
 from .calls import REPLACED, TransformPoint
 
-LONGEST = 100  # elements: longer containers hold samples, no transforms
-_DEEPEST = 6  # objects inside each other
+LONGEST = 100  # elements; longer containers hold samples, not transforms
+_DEEPEST = 6  # levels of nested objects that are searched
 _INSTALLED = ("site-packages", "dist-packages")
 
 log = logging.getLogger(__name__)
 
 
 class View:
-    """A data set's view.
+    """A view of a data set.
 
     Args:
-        dataset: the user's.
-        functions: whether functions and other callables of the user's count as transforms, too.
+        dataset: the user's data set.
+        functions: whether the user's functions and other callables count as transforms, too.
 
     Attributes:
-        dataset: to call `__getitem__` of; the data set itself where no transform was found.
+        dataset: the object whose `__getitem__` is to be called; the data set itself if no transform was found.
         points: the transforms that were found.
         shared: the dictionaries, lists and sets among the globals of its functions.
-        failure: why the data set cannot be searched; None where it was. It is then called as it is.
+        failure: why the data set could not be searched, and is called as it is; None if it was searched.
     """
 
     def __init__(self, dataset: Any, *, functions: bool = False) -> None:
         self.points: list[TransformPoint] = []
-        self._made: list[tuple[type, str]] = []  # classes made for views, and what was changed in each
+        self._made: list[tuple[type, str]] = []  # classes made for views, and the name changed in each
         self._functions = functions
         self.shared: list[Any] = []
         self.failure: str | None = None
-        self._known: dict[int, tuple[Any, Any]] = {}  # by id: the value, which is held so long, and what replaces it
-        self._read: list[tuple[Callable[[], Any], Any]] = []  # how to look up what was replaced, and what was there
+        self._known: dict[int, tuple[Any, Any]] = {}  # by id: the value, kept alive, and its replacement
+        self._read: list[tuple[Callable[[], Any], Any]] = []  # lookup of a replaced object, and the object
         try:
             self._home = type(dataset).__module__.partition(".")[0]
             self.dataset = self._replaced(dataset, _DEEPEST)
-        except Exception as error:  # whatever the classes of what it holds raise
+        except Exception as error:  # the user's classes may raise anything
             log.info("%s cannot be examined", type(dataset).__name__, exc_info=True)
             self.failure = cause(error)
             self.dataset, self.points, self.shared, self._read = dataset, [], [], []
 
     def __del__(self) -> None:
-        # A class is its own reference cycle: what is held by one would go on living, with the files and databases that
-        # are open there, until the garbage collector comes.
+        # A class is a reference cycle: objects that it refers to, with their open files and databases, would live until
+        # the next garbage collection.
         for made, name in self._made:
             if name in vars(made):
                 type.__delattr__(made, name)
@@ -74,22 +74,22 @@ class View:
     @property
     def current(self) -> bool:
         """Whether the data set still finds the same transforms."""
-        return all(look() is was for look, was in self._read)
+        return all(lookup() is before for lookup, before in self._read)
 
     @property
     def found(self) -> list[Any]:
         """The present objects at the places where transforms were found."""
-        return [look() for look, _ in self._read]
+        return [lookup() for lookup, _ in self._read]
 
     def is_users(self, value: Any) -> bool:
-        """Return whether a value is an object of a class that people wrote."""
+        """Return whether a value is an object of a class of the user's."""
         return not self._library(type(value).__module__)
 
     def _replaced(self, value: Any, depth: int) -> Any:
-        """The value with points in place of its transforms; the value itself where it holds none."""
+        """Return the value with points in place of its transforms; the value itself if it holds no transform."""
         if id(value) in self._known:
             return self._known[id(value)][1]
-        self._known[id(value)] = value, value  # where it is met again inside itself
+        self._known[id(value)] = value, value  # for a value that contains itself
         kind = type(value)  # not `isinstance`, which asks an object for its class
         if depth == 0 or issubclass(kind, (type, torch.Tensor, np.ndarray)):
             return value
@@ -129,12 +129,12 @@ class View:
             return value
         if isinstance(value, dict):
             for key in changed:
-                self._watch(functools.partial(value.get, key), value[key])
+                self._keep_lookup(functools.partial(value.get, key), value[key])
             return type(value)({**value, **changed})
         return type(value)(changed.get(number, inner) for number, inner in pairs)
 
     def _function(self, function: types.FunctionType, depth: int) -> types.FunctionType:
-        """The function with other globals and closure, where these hold transforms or openers."""
+        """Return the function with changed globals and closure, if these hold transforms or openers."""
         if self._library(function.__module__):
             return function
         outer = function.__globals__
@@ -144,18 +144,18 @@ class View:
                 (module := calls.seen(outer[name], function.__code__)) is not outer[name]
             ):
                 others[name] = module
-                self._watch(functools.partial(outer.get, name), outer[name])
+                self._keep_lookup(functools.partial(outer.get, name), outer[name])
             if type(outer.get(name)) in (dict, list, set):
                 self.shared.append(outer[name])
             if name in outer and (made := self._replaced(outer[name], depth - 1)) is not outer[name]:
                 others[name] = made
-                self._watch(functools.partial(outer.get, name), outer[name])
+                self._keep_lookup(functools.partial(outer.get, name), outer[name])
         cells = []
         for cell in function.__closure__ or ():
             made = self._replaced(_content(cell), depth - 1)
             cells.append(cell if made is _content(cell) else types.CellType(made))
             if cells[-1] is not cell:
-                self._watch(functools.partial(_content, cell), _content(cell))
+                self._keep_lookup(functools.partial(_content, cell), _content(cell))
         if not others and all(a is b for a, b in zip(cells, function.__closure__ or (), strict=True)):
             return function
         made = types.FunctionType(
@@ -165,14 +165,14 @@ class View:
         return made
 
     def _object(self, value: Any, depth: int) -> Any:
-        """An object that shares the attributes, of a class made for it, where some of these hold transforms."""
+        """Return an object of a derived class that shares the attributes, if some of these hold transforms."""
         kind = type(value)
         own = attributes(value)
         changed: dict[str, Any] = {}
         for name, inner in list(own.items()):
             if (made := self._replaced(inner, depth - 1)) is not inner:
                 changed[name] = _Attribute(name, made)
-                self._watch(functools.partial(own.get, name), inner)
+                self._keep_lookup(functools.partial(own.get, name), inner)
         for name, member in () if kind is StandardTransform else self._members(kind):
             if name in changed or name in ("__init__", "__class__"):
                 continue
@@ -193,8 +193,10 @@ class View:
         return view
 
     def _derived(self, kind: Any, changed: dict[str, Any]) -> Any:
-        """A class with these members, for an object that shares the attributes of one of `kind`; None if there can be
-        none: its objects are more than their attributes, or to derive from it runs code of the user's.
+        """Return a subclass of `kind` with these members, for an object that shares another's attributes.
+
+        It is None if that is impossible: objects of `kind` have other state than attributes, or deriving from it runs
+        user code.
         """
         metaclass: Any = type(kind)
         watched = (kind, "__init_subclass__"), (metaclass, "__new__"), (metaclass, "__init__")
@@ -202,7 +204,7 @@ class View:
             return None
         names: dict[str, Any] = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
         if hasattr(kind, "__del__"):
-            names["__del__"] = _nothing  # what the object does at its end must not be done at the view's
+            names["__del__"] = _nothing  # the object's own `__del__` must not run for the view
         try:
             made = types.new_class(kind.__name__, (kind,), exec_body=lambda members: members.update(names | changed))
             object.__new__(made)
@@ -224,9 +226,9 @@ class View:
         return member
 
     def _members(self, kind: type) -> Iterator[tuple[str, Any]]:
-        """The members of a class that people wrote, each once: those that attribute look-up finds.
+        """Yield the members of a class that attribute look-up finds in the user's own classes.
 
-        By name: a class that was sent to another process by value has them in another order.
+        They are sorted by name: a class that was pickled by value has them in another order.
         """
         seen: set[str] = set()
         for base in kind.__mro__:
@@ -245,12 +247,12 @@ class View:
         file = getattr(sys.modules.get(top), "__file__", None) or ""
         return any(part in file for part in _INSTALLED)
 
-    def _watch(self, look: Callable[[], Any], was: Any) -> None:
-        self._read.append((look, was))
+    def _keep_lookup(self, lookup: Callable[[], Any], present: Any) -> None:
+        self._read.append((lookup, present))
 
 
 def _is_transform(value: Any) -> bool:
-    """Return whether a value is a transform, for all that is known without calling it."""
+    """Return whether a value is a transform, as far as can be told without calling it."""
     kind = type(value)
     if issubclass(kind, type) or not callable(value):
         return False
@@ -264,7 +266,7 @@ def _is_transform(value: Any) -> bool:
 
 
 class _Overlay(dict[str, Any]):
-    """A function's globals with some names changed; all others are looked up where they are."""
+    """The globals of a function with some names changed; other names are looked up in the original."""
 
     def __init__(self, outer: dict[str, Any], changed: dict[str, Any]) -> None:
         super().__init__(changed)
@@ -275,7 +277,7 @@ class _Overlay(dict[str, Any]):
 
 
 class _Attribute:
-    """An attribute of a view that is read otherwise than the data set's."""
+    """A descriptor of a view's attribute that has another value than the data set's."""
 
     def __init__(self, name: str, value: Any) -> None:
         self._name = name
@@ -292,17 +294,17 @@ class _Attribute:
 
 
 def _nothing(_object: Any) -> None:
-    """The end of a view, where there is nothing to do."""
+    """Do nothing, as the `__del__` of a view."""
 
 
 def _of_property(getter: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return what a property gives; a transform that is made at every look is a point of its own each time."""
+    """Return a getter that wraps a property's transform in a point; a new transform at each call gets a new point."""
 
-    def look(instance: Any) -> Any:
+    def wrapped(instance: Any) -> Any:
         value = getter(instance)
         return TransformPoint(value) if _is_transform(value) else value
 
-    return look
+    return wrapped
 
 
 def _content(cell: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Notices what a data set changes while samples are read: its attributes, its module's globals, files."""
+"""A watch on a data set while samples are read: does it change its attributes, its module's globals, or files?"""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from ..attributes import attributes
 
 CHANGES = "changes its own attributes"
 WRITES = "writes files"
-FEW = 16  # kept samples that are looked at
-LARGE = 100_000  # elements: longer containers of the module are not watched
+FEW = 16  # kept samples that are checked
+LARGE = 100_000  # elements; longer containers of the module are not watched
 
 
-class AttributeWatch:
-    """Watches one data set, on the thread that enters it; a context manager.
+class ChangeDetector:
+    """A context manager that watches a data set on the calling thread.
 
     Args:
-        dataset: a copy of the user's.
-        shared: the containers among its module's globals, and the attributes of what the copy shares with the user's
-            data set; restored at the end.
+        dataset: a copy of the user's data set.
+        shared: containers to restore at the end: those among its module's globals, and the attributes of the objects
+            that the copy shares with the user's data set.
 
     Attributes:
-        reason: what it changes, as the end of "The data set …"; None where nothing was seen.
-        opened: whether it opened a file.
+        reason: what the data set changes, as the end of "The data set …"; None if no change was noticed.
+        opened: whether the data set opened a file.
     """
 
     def __init__(self, dataset: Any, shared: list[Any]) -> None:
@@ -43,7 +43,7 @@ class AttributeWatch:
         self._thread = threading.get_ident()
         self._open = builtins.open
 
-    def __enter__(self) -> AttributeWatch:
+    def __enter__(self) -> ChangeDetector:
         opened = self._opener(self._open)
         builtins.open = io.open = opened
         return self
@@ -56,8 +56,8 @@ class AttributeWatch:
                 values.clear()
                 values.extend(before) if isinstance(values, list) else values.update(before)
 
-    def look(self) -> None:
-        """Compare with the look before. The first one comes after a sample: what is set once is no memory."""
+    def compare(self) -> None:
+        """Compare the attributes with those at the last call. The first call follows a sample, which may set some."""
         before, self._state = self._state, _state(self._dataset)
         if before is not None and before != self._state:
             self.reason = self.reason or CHANGES
@@ -96,15 +96,12 @@ def _is_image(value: Any, depth: int = 3) -> bool:
         return bool(value.ndim > 1)
     if kind in (list, tuple, dict):
         return depth > 0 and any(_is_image(inner, depth - 1) for inner in (value.values() if kind is dict else value))
-    own = attributes(value)  # an image is opened first, and decoded when somebody looks
+    own = attributes(value)  # Pillow decodes an opened image at the first use of its pixels
     return issubclass(kind, Image.Image) and own.get("_im", own.get("im")) is not None
 
 
 def _state(value: Any) -> Any:
-    """Return what an object and its class keep.
-
-    Attributes by identity, lengths of what can grow; also one level deeper.
-    """
+    """Return the identities of an object's attributes and the lengths of its containers, also one level deeper."""
     found = _attributes(value)
     for inner in attributes(value).values():
         found += _attributes(inner)
@@ -118,7 +115,7 @@ def _attributes(value: Any) -> list[tuple[str, int, int]]:
 
 
 def _length(value: Any) -> int:
-    """The length of what can grow; as its type's own base counts, which runs no code of the user's."""
+    """Return the length of a list, dictionary or set, by the base class's method, which runs no user code; else 0."""
     grows: tuple[Any, ...] = (list, dict, set)
     return next((base.__len__(value) for base in grows if issubclass(type(value), base)), 0)
 
@@ -127,7 +124,7 @@ _PLAIN = (str, bytes, int, float, complex, bool, type(None))
 
 
 def _same(values: Any, before: Any) -> bool:
-    """Return whether a container holds what it held: plain values by value, all others by which object they are."""
+    """Return whether a container holds the same elements: plain values by value, all others by identity."""
     if len(values) != len(before):
         return False
     if isinstance(values, set):

@@ -1,4 +1,4 @@
-"""Settings of a process that a forked worker inherits, for workers that are started in another way instead."""
+"""Process settings that forked workers inherit, for workers that are started in another way."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ class Inherited:
     """Settings that influence samples and are kept in modules, not in the data set."""
 
     dtype: torch.dtype  # torch's default type of floats
-    image_backend: str  # of torchvision
-    truncated: bool  # whether Pillow opens files that are cut short
-    pixels: int | None  # from how many on Pillow warns of an image, None for never
+    image_backend: str  # torchvision's image backend
+    truncated: bool  # whether Pillow opens truncated files
+    pixels: int | None  # number of pixels above which Pillow warns; None: never
 
     @classmethod
     def now(cls) -> Inherited:
+        """Return the present settings of this process."""
         return cls(
             torch.get_default_dtype(),
             torchvision.get_image_backend(),
@@ -37,7 +38,7 @@ class Inherited:
 
 
 class InheritingInit:
-    """A worker's init function after these settings."""
+    """A worker's init function that first restores these settings."""
 
     def __init__(self, init: Callable[[int], None]) -> None:
         self._init = init

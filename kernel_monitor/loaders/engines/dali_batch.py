@@ -23,7 +23,7 @@ from torchvision import tv_tensors
 
 from ...errors import MonitorError
 from ..data.calls import ARRAY, TENSOR
-from ..data.file_check import Facts, FileTable, look_bytes
+from ..data.file_check import Facts, FileTable, check_bytes
 from ..data.file_source import Located
 from ..data.keyed_dataset import BadSample, KeyedCollate, KeyedDataset, collate_seed
 from ..data.structure import Place, put
@@ -93,10 +93,10 @@ class Batches:
         if not (source.opens_plainly or self._own):
             facts = [Facts(0, 0, "the data set opens its files by a function of its own")] * len(located)
         elif encoded:
-            facts = [_MIXED if file.data is None else look_bytes(file.data) for file in located]
+            facts = [_MIXED if file.data is None else check_bytes(file.data) for file in located]
         else:
             numbers = [file.number for file in located]
-            seen = self._files.look_all(list(zip(numbers, paths, strict=True)))
+            seen = self._files.check_all(list(zip(numbers, paths, strict=True)))
             facts = [fact if file.data is None else _MIXED for file, fact in zip(located, seen, strict=True)]
         for row, file in enumerate(located):
             if file.reason is not None:

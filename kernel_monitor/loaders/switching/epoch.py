@@ -223,7 +223,7 @@ class EpochIterator:
     def _enter(self, delivery: Delivery) -> None:
         """Record a delivery."""
         record = self._record
-        record.note(delivery.fallbacks)
+        record.add_fallbacks(delivery.fallbacks)
         if delivery.error is not None:
             record.raised(delivery.number)
             return
@@ -241,7 +241,7 @@ class EpochIterator:
 
     def _rest(self) -> Iterator[Any]:
         for number, keys in self._cursor.undelivered.rest():
-            self._loader.guard.unharmed(self._cursor.enter, number, keys)
+            self._loader.guard.unharmed(self._cursor.record_batch, number, keys)
             yield keys
 
     def _drop_runs(self) -> None:

@@ -1,5 +1,6 @@
 """The user's chain of transforms: translated to DALI, and run by torchvision with the plan's random numbers.
 
-In: a transform of torchvision's. Out: a `Program` for DALI (`translate.py`), and an `Injected` copy that takes its
-numbers from the plan (`inject.py`). `catalogue.py` lists the known transforms, `ops/` has what each does.
+A transform goes in; a `Program` for DALI (`translate`) and an `Injected` copy that takes its random numbers from the
+plan (`inject`) come out. First: `translate`, whose `OPS` lists the known transforms; `geometry` and `colour` have their
+arithmetic.
 """

@@ -1,6 +1,6 @@
-"""The transforms of albumentations (2.0 and its successors) that are known by name.
+"""The transforms of albumentations (2.0 and its successors) that are translated to DALI.
 
-Their resizes are OpenCV's: linear, without antialiasing. What is not here runs after DALI, on its images.
+Their resizes are OpenCV's: linear, without antialiasing. Other transforms run after DALI, on its images.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ARRAYS = ("array", "float array")
 
 
 def _array(chain: Chain, transform: Any, *, certain: bool = True) -> None:
-    """Refuse what would fail in albumentations, and what only some samples would get."""
+    """Refuse a transform that would fail in albumentations, or that only some samples would get."""
     if chain.kind not in _ARRAYS:
         raise Refused("it is given no NumPy array")
     if certain and transform.p < 1:
@@ -105,8 +105,8 @@ def _normalize(chain: Chain, transform: Any) -> None:
     chain.normalised = True
 
 
-def _three(given: Any) -> list[float]:
-    values = [float(given)] * 3 if isinstance(given, int | float) else [float(value) for value in given]
+def _three(value: Any) -> list[float]:
+    values = [float(value)] * 3 if isinstance(value, int | float) else [float(channel) for channel in value]
     if len(values) != 3:
         raise Refused(f"it has {len(values)} means or standard deviations")
     return values
@@ -122,7 +122,7 @@ def _left(_chain: Chain, _transform: Any) -> None:
 
 
 class Coin(ByName):
-    """A transform with nothing to draw but whether it is applied, with probability `p`."""
+    """A transform that draws only whether it is applied, with probability `p`."""
 
     _open: list[bool]
 
@@ -135,10 +135,10 @@ class Coin(ByName):
 
 
 class _Drawn(ByName):
-    """A transform that asks itself for parameters by `get_params_dependent_on_data`."""
+    """A transform that gets its parameters from its own `get_params_dependent_on_data`."""
 
-    draws = 2  # uniform numbers that a sample takes
-    _numbers: Floats  # [n, draws], of the batch begun last
+    draws = 2  # uniform numbers per sample
+    _numbers: Floats  # [n, draws], the numbers of the batch begun last
 
     def __init__(self, operation: int, transform: Any, cursor: Cursor) -> None:
         super().__init__(operation, transform, cursor)
@@ -152,16 +152,16 @@ class _Drawn(ByName):
         return super().__call__(image)
 
     def draw(self, numbers: list[float], height: int, width: int) -> Any:
-        """Return what a sample draws for an image of this size."""
+        """Return the parameters of a sample for an image of this size."""
         raise NotImplementedError
 
     def given(self) -> dict[str, Any]:
-        """Return what `get_params_dependent_on_data` returns."""
+        """Return the result of `get_params_dependent_on_data`."""
         raise NotImplementedError
 
 
 class Window(_Drawn):
-    """RandomCrop draws (top, left, padding); the padding is none."""
+    """RandomCrop, which draws (top, left, padding); the padding is None."""
 
     def draw(self, numbers: list[float], height: int, width: int) -> Any:
         size = self.transform.height, self.transform.width
@@ -176,7 +176,7 @@ class Window(_Drawn):
 
 
 class Box(_Drawn):
-    """RandomResizedCrop draws (top, left, height, width)."""
+    """RandomResizedCrop, which draws (top, left, height, width)."""
 
     draws = CROP_DRAWS
 
@@ -189,7 +189,7 @@ class Box(_Drawn):
 
 
 class BrightnessContrast(_Drawn):
-    """RandomBrightnessContrast draws (factor, addend), if it is applied."""
+    """RandomBrightnessContrast, which draws (factor, addend) if it is applied."""
 
     draws = colour.BRIGHTNESS_DRAWS
     _open: list[bool]
@@ -209,7 +209,7 @@ class BrightnessContrast(_Drawn):
 
 
 def _if(known: Callable[[Any], bool], inject: type[Injection]) -> Callable[[int, Any, Cursor], Injection]:
-    """The plan's numbers where a transform is translated as it is set, else its own generators, seeded."""
+    """Return a factory of `inject` for transforms whose settings are `known`, and of `SeededByName` for others."""
 
     def made(operation: int, transform: Any, cursor: Cursor) -> Injection:
         return (inject if known(transform) else SeededByName)(operation, transform, cursor)
@@ -247,7 +247,7 @@ OTHER = Op(_left, SeededByName)
 
 
 def find(transform: Any) -> Op | None:
-    """The entry of a transform of albumentations; that of all others for those that are not known."""
+    """Return the entry of a transform of albumentations; unknown transforms of it share an entry."""
     if not takes_name(transform):
         return None
     kind = type(transform)

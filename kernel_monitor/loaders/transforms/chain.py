@@ -1,4 +1,4 @@
-"""A chain of transforms: its flat form, the numbers of its operations, and the image's state while it is read."""
+"""A chain of transforms: its flat form, the numbers of its operations, and the image's state during translation."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from ..attributes import attributes
 from .operation import Cursor, Erase, Gate, Injection, Seeded, Step
 from .program import Program
 
-# ---- Transforms of albumentations: given an image by its name, they give it back by its name.
+# ---- Transforms of albumentations: they take the image by its name and return it in a dictionary.
 
 NAME = "image"
 _CORE = "albumentations.core."
 _BASES = {f"{_CORE}transforms_interface.BasicTransform", f"{_CORE}composition.BaseCompose"}
 _COMPOSE = f"{_CORE}composition.Compose"
 _OTHERS = {f"{_CORE}composition.ReplayCompose"}
-"""Give more than the image."""
+"""Containers that return more than the image."""
 
 
 def takes_name(transform: Any) -> bool:
-    """Return whether `transform(image=image)["image"]` is how a transform is used."""
+    """Return whether a transform is called as `transform(image=image)["image"]`."""
     kind: Any = type(transform)
     return _is_named(kind)
 
 
-@lru_cache(maxsize=1024)  # asked for each sample
+@lru_cache(maxsize=1024)  # called for each sample
 def _is_named(kind: Any) -> bool:
     names = {f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__}
     return not names.isdisjoint(_BASES) and names.isdisjoint(_OTHERS)
 
 
 def members(transform: Any) -> list[Any] | None:
-    """The transforms of a Compose that does nothing but call them in turn; None for all else."""
+    """Return the transforms of a Compose that does nothing but call them in turn; None for any other object."""
     kind = type(transform)
     if f"{kind.__module__}.{kind.__qualname__}" != _COMPOSE or transform.p < 1:
         return None
@@ -53,17 +53,17 @@ def members(transform: Any) -> list[Any] | None:
 
 
 class ByName(Injection):
-    """A transform that draws nothing; the plan decides what other kinds draw."""
+    """A transform that takes the image by its name and draws nothing; base class of those that draw."""
 
     def begin(self, keys: Any) -> None:
-        """Nothing to draw."""
+        """Do nothing: it draws no numbers."""
 
     def __call__(self, image: Any) -> Any:
         return self.transform(image=image, force_apply=True)[NAME]
 
 
 class SeededByName(Seeded):
-    """Any other: called with its own generators, and the process's, seeded."""
+    """Any other transform that takes the image by its name; its own generators and the process's are seeded."""
 
     def __init__(self, operation: int, transform: Any, cursor: Cursor) -> None:
         super().__init__(operation, transform, cursor)
@@ -93,16 +93,13 @@ _CALLS = ("__call__", "_wrapped_call_impl", "_call_impl")
 
 
 def plain(transform: Any) -> bool:
-    """Return whether calling a transform does nothing beside its class's own `forward`: a module may have hooks.
-
-    What is no `nn.Module` is plain.
-    """
+    """Return whether calling a transform runs only its `forward` and no hooks; true if it is no `nn.Module`."""
     if not issubclass(type(transform), nn.Module):
         return True
     own = vars(transform)
     overridden = any(getattr(type(transform), name) is not getattr(nn.Module, name) for name in _CALLS)
     hooked = any(own.get(name) for name in _HOOKS)
-    # As nn.Module itself asks before it leaves out hooks.
+    # The same test as in nn.Module.
     everywhere = any(getattr(torch_module, f"_global{name}") for name in _HOOKS)
     compiled = own.get("_compiled_call_impl") is not None
     return not (overridden or hooked or everywhere or compiled or "forward" in own or "_call_impl" in own)
@@ -133,11 +130,11 @@ def _template(self: Any, image: Any) -> Any:
 
 
 def held(transform: Any) -> tuple[Any, ...]:
-    """Return what a `plain` transform merely holds, as a tuple of one; an empty one where it does anything else.
+    """Return the transform that a `plain` transform merely holds, as a tuple of one; else an empty tuple.
 
     An object that merely holds a transform, such as torchvision's reference presets, calls one attribute with the image
-    and returns the result. It is recognised by the compiled code of its method, never by a name: whatever else the
-    method did would be lost. Seen as it is now: another object in the same attribute is seen at the next look.
+    and returns the result. It is recognised by the compiled code of its method, never by a name, because anything else
+    that the method did would be lost. The attribute's present value is returned; it may differ at the next call.
     """
     kind = type(transform)
     method = getattr(kind, "forward" if issubclass(kind, nn.Module) else "__call__", None)
@@ -150,9 +147,9 @@ def held(transform: Any) -> tuple[Any, ...]:
 
 
 def _shape(code: CodeType) -> tuple[Any, ...]:
-    """Return what two pieces of code of this Python have in common that do the same, but for names."""
+    """Return the parts of a code object that are equal in code that does the same with other names."""
     return (
-        code.co_code,  # without what the interpreter rewrites while it runs
+        code.co_code,  # without the specialisations that the interpreter writes into running code
         code.co_flags & _CHANGING,
         code.co_argcount,
         code.co_posonlyargcount,
@@ -160,12 +157,12 @@ def _shape(code: CodeType) -> tuple[Any, ...]:
         code.co_nlocals,
         code.co_freevars,
         code.co_cellvars,
-        getattr(code, "co_exceptiontable", b""),  # of Python 3.11
+        getattr(code, "co_exceptiontable", b""),  # since Python 3.11
     )
 
 
 def _stored(transform: Any, name: str) -> tuple[Any, ...]:
-    """The attribute as a tuple of one, if it is merely stored: not computed by a property or the like."""
+    """Return the attribute as a tuple of one if it is stored, not computed by a descriptor; else an empty tuple."""
     kind: Any = type(transform)
     if kind.__getattribute__ is not object.__getattribute__ or hasattr(getattr(kind, name, None), "__get__"):
         return ()
@@ -180,7 +177,7 @@ def _stored(transform: Any, name: str) -> tuple[Any, ...]:
 
 
 def operations(transform: Any) -> int:
-    """Return how many operation numbers a transform takes: itself and what is inside it."""
+    """Return how many operation numbers a transform takes: one for itself and one for each transform inside it."""
     return 1 + sum(operations(inner) for branch in branches(transform) for _, inner in branch)
 
 
@@ -192,7 +189,7 @@ def numbered(transforms: Iterable[Any], first: int = 0) -> Iterator[tuple[int, A
 
 
 def branches(transform: Any, operation: int = 0) -> list[list[tuple[int, Any]]]:
-    """The transforms inside RandomApply, RandomChoice or RandomOrder, which has number `operation`; none of all others.
+    """Return the branches of a RandomApply, RandomChoice or RandomOrder with number `operation`; else an empty list.
 
     Each branch is flattened and `numbered`.
     """
@@ -204,7 +201,7 @@ def branches(transform: Any, operation: int = 0) -> list[list[tuple[int, Any]]]:
 
 
 def gates_of(choice: Any, operation: int) -> list[Gate]:
-    """The chance of each branch of a RandomChoice, which has number `operation`."""
+    """Return the gate of each branch of a RandomChoice with number `operation`."""
     weights = [1.0] * len(choice.transforms) if choice.p is None else [float(p) for p in choice.p]
     total = sum(weights)
     sums = [0.0, *accumulate(weight / total for weight in weights[:-1]), 1.0]
@@ -212,53 +209,53 @@ def gates_of(choice: Any, operation: int) -> list[Gate]:
 
 
 def name_of(transform: Any) -> str:
-    """Name of a transform for people: its class's, a function's own."""
+    """Return a transform's name for users: that of its class, or of the function itself."""
     if type(transform).__module__ == "builtins" and hasattr(transform, "__name__"):
         return str(transform.__name__)
     return type(transform).__name__
 
 
-def interpolation(given: Any) -> str:
-    """torchvision's name of an interpolation, however it was given."""
-    if isinstance(given, InterpolationMode):
-        return str(given.value)
-    return _PILLOW.get(given, str(given)) if isinstance(given, int) else str(given)
+def interpolation(value: Any) -> str:
+    """Return torchvision's name of an interpolation, which may be an enum, a number or a name."""
+    if isinstance(value, InterpolationMode):
+        return str(value.value)
+    return _PILLOW.get(value, str(value)) if isinstance(value, int) else str(value)
 
 
 class Refused(Exception):
-    """Why DALI cannot do one transform; `translate` adds its name and position."""
+    """DALI cannot do a transform; the message is the reason, to which `translate` adds name and position."""
 
 
 @dataclass(frozen=True)
 class Op:
-    """One transform."""
+    """An entry of a known transform."""
 
-    # adds it to a chain; raises `Refused` where DALI cannot do it with these arguments, at this place
+    # Adds the transform to a chain; raises `Refused` if DALI cannot do it with these arguments, at this place.
     read: Callable[[Chain, Any], None]
-    # what puts the plan's numbers into a copy; None where it draws none
+    # Makes a copy of the transform that takes its numbers from the plan; None if it draws none.
     inject: Callable[[int, Any, Cursor], Injection] | None = None
-    scales: bool = False  # whether it changes the type or the scale of values
+    scales: bool = False  # whether the transform changes the type or the scale of values
 
 
 class Chain:
-    """The image's state while a chain is read, and what has piled up."""
+    """The translation of a chain under way: the image's state, and the steps so far."""
 
     def __init__(self, kind: str = "pil") -> None:
         # `pil`, `tensor` (uint8), `image` (uint8 tv_tensors.Image), `array` (uint8, NumPy's), `floats` (float32)
         # (and, after albumentations' Normalize, `float array`)
         self.kind = kind
         self.operation = 0  # number of the transform that is being read
-        self.gates: tuple[Gate, ...] = ()  # chances that decide whether it is applied
-        self.size: tuple[int, int] | None = None  # (height, width), pixels, where it is the same for all images
-        self.steps: list[Step] = []  # on 8-bit pixels, so far
-        self.tail: list[Erase] = []  # on what comes after the scaling
+        self.gates: tuple[Gate, ...] = ()  # the gates that decide whether that transform is applied
+        self.size: tuple[int, int] | None = None  # (height, width) in pixels, if it is the same for all images
+        self.steps: list[Step] = []  # steps on 8-bit pixels
+        self.tail: list[Erase] = []  # steps after the scaling
         self.factor = [1.0, 1.0, 1.0]  # the scaling, per channel
         self.offset = [0.0, 0.0, 0.0]
         self.normalised = False  # whether Normalize has been read
         self._roundings = 0
 
     def copy(self) -> Chain:
-        """As it is now: what is read into the copy does not change this one."""
+        """Return an independent copy."""
         other = copy(self)
         other.steps, other.tail = list(self.steps), list(self.tail)
         return other
@@ -270,16 +267,16 @@ class Chain:
 
     @property
     def cut(self) -> bool:
-        """Whether the fractions of gray are cut off, as torch does with 8-bit pixels and Pillow does not."""
+        """Whether fractions of gray are truncated, as by torch with 8-bit pixels, and not by Pillow."""
         return self.kind in ("tensor", "image")
 
     def spatial(self) -> None:
-        """Refuse what moves pixels where DALI would have to do it after the scaling."""
+        """Refuse an operation that moves pixels if DALI would have to do it after the scaling."""
         if self.tail:
             raise Refused("it comes after RandomErasing")
 
     def pixels(self) -> None:
-        """Refuse what computes new pixel values where DALI's 8-bit ones would differ too much."""
+        """Refuse an operation that computes new pixel values if DALI's 8-bit values would differ too much."""
         self.spatial()
         if self.normalised:
             raise Refused("it comes after Normalize")
@@ -288,38 +285,39 @@ class Chain:
             if self._roundings > _FLOAT_ROUNDINGS:
                 raise Refused("too many transforms compute on floating-point pixels; put them before ToTensor")
 
-    def certain(self, what: str = "type") -> None:
+    def certain(self, feature: str = "type") -> None:
         """Refuse a change of type, or of size, that only some samples would get."""
         if self.gates:
-            raise Refused(f"it is applied by chance and changes the {what}")
+            raise Refused(f"it is applied by chance and changes the {feature}")
 
     def floats(self, factor: float) -> None:
-        """Let the image be floats, its values multiplied."""
+        """Change the image to floats whose values are multiplied by `factor`."""
         self.kind = "floats"
         self.scale([factor] * 3, [0.0] * 3)
 
-    def fill(self, given: Any) -> tuple[int, ...]:
-        """An 8-bit RGB colour that a transform fills with."""
-        given = 0 if given is None else given
-        values = [given] * 3 if isinstance(given, (int, float)) else list(given) if type(given) in (tuple, list) else []
+    def fill(self, colour: Any) -> tuple[int, ...]:
+        """Return a transform's fill colour as 8-bit RGB."""
+        colour = 0 if colour is None else colour
+        listed = list(colour) if type(colour) in (tuple, list) else []
+        values = [colour] * 3 if isinstance(colour, (int, float)) else listed
         values = values * 3 if len(values) == 1 else values
         if self.kind != "pil" and len(set(values)) > 1:
             raise Refused("its fill has a value for each channel")
         if not self.whole and any(values):
             raise Refused("it fills floating-point pixels with something else than 0")
         if len(values) != 3 or any(int(value) != value or not 0 <= value <= 255 for value in values):
-            raise Refused(f"its fill is {given}")
+            raise Refused(f"its fill is {colour}")
         return tuple(int(value) for value in values)
 
     def scale(self, factor: list[float], offset: list[float]) -> None:
-        """Let every value be multiplied, and added to, per channel."""
+        """Add a multiplication and an addition per channel to the scaling."""
         self.factor = [f * by for f, by in zip(self.factor, factor, strict=True)]
         self.offset = [o * by + plus for o, by, plus in zip(self.offset, factor, offset, strict=True)]
         scaled = [[v * by + plus for v, by, plus in zip(e.fill, factor, offset, strict=True)] for e in self.tail]
         self.tail = [replace(e, fill=tuple(fill)) for e, fill in zip(self.tail, scaled, strict=True)]
 
     def program(self) -> Program:
-        """All of it in DALI; `Refused` where the result is not a tensor of one size."""
+        """Return the program that does the whole chain in DALI; raise `Refused` if it gives no tensor of one size."""
         if self.kind in ("pil", "array", "float array"):
             raise Refused("Nothing in the transform makes a tensor of the image.")
         if self.size is None:
@@ -328,5 +326,5 @@ class Chain:
         return Program(tuple(self.steps), self.size, not self.whole, *scaling, tail=tuple(self.tail))
 
     def head(self, rest: int, reason: str) -> Program:
-        """Return what has been read so far in DALI, the transforms from position `rest` on in torchvision."""
+        """Return the program of the steps so far; torchvision does the transforms from position `rest` on."""
         return Program(tuple(self.steps), self.size, False, rest=rest, rest_kind=self.kind, reason=reason)

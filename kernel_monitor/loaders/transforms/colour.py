@@ -19,7 +19,7 @@ from .operation import Fed, Gates, Graph, Parameters, Step, between, coins, floa
 from .params import Floats, Ints, UInt64s, uniforms
 
 _PILLOW = np.array([0.299, 0.587, 0.114])
-TORCH = np.array([0.2989, 0.587, 0.114])  # they make 0.9999: cut off, a gray pixel gets darker by one
+TORCH = np.array([0.2989, 0.587, 0.114])  # their sum is 0.9999: truncation makes a gray pixel darker by one
 _BRIGHTNESS, _CONTRAST, _SATURATION = 0, 1, 2
 _NO_BLUR = 1e-2  # pixels: a window whose neighbours weigh exp(-5000), which is 0
 _DRAWS = 8  # four places in the order, four factors
@@ -34,7 +34,7 @@ def _matrix(graph: Graph, name: str, image: Any, constant: Any, dtype: str = "UI
 
 @dataclass(frozen=True)
 class Gray(Step):
-    """Grayscale to three equal channels, where all `gates` are open; `cut`: fractions are cut off."""
+    """Grayscale to three equal channels, if all `gates` are open; `cut`: fractions are truncated."""
 
     gates: Gates
     cut: bool
@@ -78,12 +78,12 @@ class BrightnessContrast(Step):
         return graph.fn.cast(changed, dtype=graph.types.UINT8)
 
 
-_HALF = 0.499  # DALI rounds; the thousandth leaves whole numbers what they are
+_HALF = 0.499  # DALI rounds: subtracting this truncates, and keeps whole numbers as they are
 BRIGHTNESS_DRAWS = 3  # the coin, two limits
 
 
 def brightness(numbers: Sequence[float], contrast: Sequence[float], limit: Sequence[float]) -> tuple[float, float]:
-    """The factor and the addend of RandomBrightnessContrast, each of float32, from `BRIGHTNESS_DRAWS` numbers."""
+    """Return the factor and addend, as float32, of RandomBrightnessContrast from `BRIGHTNESS_DRAWS` uniform numbers."""
     factor = 1 + contrast[0] + (contrast[1] - contrast[0]) * numbers[1]
     addend = (limit[0] + (limit[1] - limit[0]) * numbers[2]) * 255
     return float(np.float32(factor)), float(np.float32(addend))
@@ -91,9 +91,9 @@ def brightness(numbers: Sequence[float], contrast: Sequence[float], limit: Seque
 
 @dataclass(frozen=True)
 class Jitter(Step):
-    """ColorJitter without hue: factors between these numbers, in the order drawn. None: not changed.
+    """ColorJitter without hue: factors from these ranges, applied in the drawn order. None: not changed.
 
-    `cut`: gray, too, is cut off to an integer, as torch does and Pillow does not.
+    `cut`: gray, too, is truncated to an integer, as by torch and not by Pillow.
     """
 
     brightness: _Range
@@ -104,7 +104,7 @@ class Jitter(Step):
 
     @property
     def _slots(self) -> int:
-        return sum(given is not None for given in (self.brightness, self.contrast, self.saturation))
+        return sum(bounds is not None for bounds in (self.brightness, self.contrast, self.saturation))
 
     @property
     def _weights(self) -> Floats:
@@ -157,14 +157,14 @@ def jitter(numbers: Floats, ranges: tuple[_Range, _Range, _Range, _Range]) -> li
     """
     orders = [tuple(order) for order in np.argsort(numbers[:, :4], axis=1, kind="stable").tolist()]
     columns: list[Any] = [
-        repeat(None, len(numbers)) if given is None else between(numbers[:, 4 + which], *given)
-        for which, given in enumerate(ranges)
+        repeat(None, len(numbers)) if bounds is None else between(numbers[:, 4 + which], *bounds)
+        for which, bounds in enumerate(ranges)
     ]
     return list(zip(orders, *columns, strict=True))
 
 
 class JitterInjection(Parameters):
-    """ColorJitter draws (order, brightness, contrast, saturation, hue)."""
+    """ColorJitter, which draws (order, brightness, contrast, saturation, hue)."""
 
     draws = _DRAWS
     names = ("fn_idx", "brightness_factor", "contrast_factor", "saturation_factor", "hue_factor")
@@ -201,7 +201,7 @@ class Blur(Step):
 
 
 class BlurInjection(Parameters):
-    """GaussianBlur draws a sigma, pixels."""
+    """GaussianBlur, which draws a sigma in pixels."""
 
     def draw(self, numbers: Floats, _height: int, _width: int) -> Any:
         return between(numbers, *self.transform.sigma)[0]

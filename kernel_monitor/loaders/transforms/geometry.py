@@ -24,8 +24,8 @@ FILTERS = {
     "bicubic": "INTERP_CUBIC",
     "lanczos": "INTERP_LANCZOS3",
 }  # torchvision's, DALI's
-NEAREST = {"nearest": 0.5, "nearest-exact": 0.0}  # how far left of a pixel's centre torch takes it, of a target pixel
-_TIE = 1e-3  # source pixels: of two as near, torch takes the right one; float32 alone would leave it to rounding
+NEAREST = {"nearest": 0.5, "nearest-exact": 0.0}  # torch samples this far left of a pixel's centre, in target pixels
+_TIE = 1e-3  # source pixels: of two equally near pixels torch takes the right one; rounding would decide otherwise
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Window(Step):
     fill = BLACK
 
     def window(self, keys: UInt64s, sizes: Ints) -> tuple[npt.ArrayLike, Ints]:
-        """Return where the windows begin, n pairs of top and left, and their sizes, int64[n, 2]; pixels."""
+        """Return the windows' top left corners, n pairs of top and left, and sizes, int64[n, 2]; in pixels."""
         raise NotImplementedError
 
     def arrays(self, k: int, keys: UInt64s, sizes: Ints) -> tuple[Fed, Ints]:
@@ -162,7 +162,7 @@ class Scale(Step):
         return resized(height, width, self.size, self.max_size)
 
     def _matrices(self, before: Ints, after: Ints) -> Any:
-        """float32[n, 2, 3]: from a target pixel's place to the source's, x first."""
+        """Return float32[n, 2, 3], the maps from a target pixel's position to the source's, x first."""
         step = before[:, ::-1] / after[:, ::-1]
         matrices = np.zeros((len(before), 2, 3))
         matrices[:, [0, 1], [0, 1]] = step
@@ -197,7 +197,7 @@ class ScaleEdge(Scale):
 
 
 def chosen(keys: UInt64s, operation: int, count: int) -> Ints:
-    """int64[n], which of `count` interpolations each sample draws, after the numbers of its crop."""
+    """Return int64[n], the number of the interpolation, out of `count`, that each sample draws after its crop."""
     return (uniforms(keys, operation, CROP_DRAWS + 1)[:, CROP_DRAWS] * count).astype(np.int64)
 
 
@@ -225,9 +225,9 @@ def place(
 
 
 def sides_of(padding: Any) -> Sides:
-    """Padding as torchvision's arguments give it (one, two or four numbers), as left, top, right, bottom."""
-    given = [padding] if isinstance(padding, int) else list(padding or [0])
-    left, top, right, bottom = {1: given * 4, 2: given * 2, 4: given}[len(given)]
+    """Return torchvision's padding argument (one, two or four numbers) as left, top, right, bottom."""
+    numbers = [padding] if isinstance(padding, int) else list(padding or [0])
+    left, top, right, bottom = {1: numbers * 4, 2: numbers * 2, 4: numbers}[len(numbers)]
     return left, top, right, bottom
 
 
@@ -236,7 +236,7 @@ def _all(pair: tuple[int, int], sizes: Ints) -> Ints:
 
 
 class RandomBoxInjection(Parameters):
-    """RandomResizedCrop draws (top, left, height, width)."""
+    """RandomResizedCrop, which draws (top, left, height, width)."""
 
     draws = CROP_DRAWS
     names = ("top", "left", "height", "width")
@@ -246,7 +246,7 @@ class RandomBoxInjection(Parameters):
 
 
 class ChosenBoxInjection(RandomBoxInjection):
-    """timm's RandomResizedCropAndInterpolation draws (top, left, height, width), and an interpolation."""
+    """timm's RandomResizedCropAndInterpolation, which draws (top, left, height, width) and an interpolation."""
 
     _chosen: list[int]
 
@@ -265,7 +265,7 @@ class ChosenBoxInjection(RandomBoxInjection):
 
 
 class RandomWindowInjection(Parameters):
-    """RandomCrop draws (top, left, padding)."""
+    """RandomCrop, which draws (top, left, padding)."""
 
     draws = 2
     names = ("top", "left", "height", "width")
@@ -283,7 +283,7 @@ class RandomWindowInjection(Parameters):
 
 
 def padding_of(crop: Any) -> Sides:
-    """RandomCrop's padding; v2 keeps it as left, right, top, bottom."""
+    """Return RandomCrop's padding as `Sides`; v2 keeps it as left, right, top, bottom."""
     if type(crop).__module__.startswith("torchvision.transforms.v2") and crop.padding is not None:
         left, right, top, bottom = crop.padding
         return left, top, right, bottom
@@ -381,23 +381,23 @@ class Warp(Step):
 def inverse_affine(
     center: Sequence[float], angle: float, move: Sequence[float], scale: float, shear: Sequence[float]
 ) -> list[float]:
-    """Return the six coefficients that map a place in the result to one in the image, x first.
+    """Return the six coefficients that map a position in the result to a position in the image, x first.
 
-    The inverse of: shear (degrees, x first), scale and rotate (degrees, clockwise) about `center`, then move (pixels, x
-    first). Source: torchvision's `functional._get_inverse_affine_matrix`.
+    It is the inverse of this map: shear (degrees, x first), scale and rotate (degrees, clockwise) about `center`, then
+    move (pixels, x first). Source: torchvision's `functional._get_inverse_affine_matrix`.
     """
-    turn, sx, sy = math.radians(angle), math.radians(shear[0]), math.radians(shear[1])
-    a = math.cos(turn - sy) / math.cos(sy)
-    b = -math.cos(turn - sy) * math.tan(sx) / math.cos(sy) - math.sin(turn)
-    c = math.sin(turn - sy) / math.cos(sy)
-    d = -math.sin(turn - sy) * math.tan(sx) / math.cos(sy) + math.cos(turn)
+    rotation, sx, sy = math.radians(angle), math.radians(shear[0]), math.radians(shear[1])
+    a = math.cos(rotation - sy) / math.cos(sy)
+    b = -math.cos(rotation - sy) * math.tan(sx) / math.cos(sy) - math.sin(rotation)
+    c = math.sin(rotation - sy) / math.cos(sy)
+    d = -math.sin(rotation - sy) * math.tan(sx) / math.cos(sy) + math.cos(rotation)
     m = [value / scale for value in (d, -b, -c, a)]
     x, y = center[0] + move[0], center[1] + move[1]
     return [m[0], m[1], center[0] - m[0] * x - m[1] * y, m[2], m[3], center[1] - m[2] * x - m[3] * y]
 
 
 class AffineInjection(Parameters):
-    """RandomAffine draws (angle, (x, y), scale, (shear x, shear y))."""
+    """RandomAffine, which draws (angle, (x, y), scale, (shear x, shear y))."""
 
     draws = _DRAWS
     names = ("angle", "translate", "scale", "shear")
@@ -407,7 +407,7 @@ class AffineInjection(Parameters):
 
 
 class RotationInjection(AffineInjection):
-    """RandomRotation draws an angle, degrees."""
+    """RandomRotation, which draws an angle in degrees."""
 
     def draw(self, numbers: Floats, height: int, width: int) -> Any:
         return super().draw(numbers, height, width)[0]
@@ -417,6 +417,6 @@ class RotationInjection(AffineInjection):
 
 
 def ranges_of(transform: Any) -> _Ranges:
-    """Return what RandomAffine draws from, or RandomRotation, which has degrees only."""
+    """Return the ranges of a RandomAffine, or of a RandomRotation, which has degrees only."""
     others = (getattr(transform, name, None) for name in ("translate", "scale", "shear"))
     return _Ranges(tuple(transform.degrees), *(None if values is None else tuple(values) for values in others))

@@ -1,7 +1,7 @@
-"""The user's own transform objects, copied, with their random numbers taken from the plan.
+"""Copies of the user's own transform objects that take their random numbers from the plan.
 
-Known random transforms get their parameters put in (see `catalogue`). Any other callable draws from the default
-generators of torch, Python and numpy, which are seeded for it from the sample's key.
+A copy of a known random transform (see `translate.OPS`) gets its parameters from the plan. Any other callable draws
+from the default generators of torch, Python and NumPy, which are seeded for it from the sample's key.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Injected:
         taken_apart: its `links`, where they are known already.
 
     Attributes:
-        failure: why the transform could not be taken apart; None where it was. It then runs as it is, seeded.
+        failure: why the transform could not be copied, and runs as it is, seeded; None if it was copied.
     """
 
     def __init__(self, transform: Any, taken_apart: list[Link] | None = None) -> None:
@@ -43,19 +43,19 @@ class Injected:
         self._injections: list[Injection] = []
         try:
             self._chain = [self._copy(link) for link in (links(transform) if taken_apart is None else taken_apart)]
-        except Exception as error:  # whatever the user's own classes raise
+        except Exception as error:  # the user's own classes may raise anything
             log.info("%s cannot be examined", type(transform).__name__, exc_info=True)
             self.failure = cause(error)
             self._injections = [Seeded(0, transform, self._cursor)]
             self._chain = [*self._injections]
 
     def begin(self, keys: UInt64s) -> None:
-        """Draw the numbers of n samples, uint64[n]."""
+        """Draw the numbers of a batch; `keys` is uint64[n], the samples' keys."""
         for injection in self._injections:
             injection.begin(keys)
 
     def run(self, image: Any, row: int, start: int = 0) -> Any:
-        """Transform one image as sample `row` of the batch begun last, from position `start` of the flat chain."""
+        """Transform an image as sample `row` of the batch begun last, from position `start` of the flat chain on."""
         self._cursor.row = row
         for injection in self._injections:
             injection.drawn = None
@@ -65,11 +65,11 @@ class Injected:
 
     @property
     def unknown(self) -> bool:
-        """Whether some transform is not known by name, and may draw from any generator."""
+        """Whether some transform is not known, and may draw from any generator."""
         return any(isinstance(injection, Seeded) for injection in self._injections)
 
     def drawn(self) -> dict[int, Any]:
-        """Return what the last sample drew, by operation; transforms that were not applied to it are left out."""
+        """Return the last sample's draws by operation, without those of transforms that were not applied."""
         return {injection.operation: injection.drawn for injection in self._injections if injection.drawn is not None}
 
     def _copy(self, link: Link) -> Callable[[Any], Any]:
@@ -89,7 +89,7 @@ class Injected:
 
 
 class _Container(Injection):
-    """A container of transforms; the plan decides which are applied, and in which order. Its draws are not reported."""
+    """A container whose transforms are chosen and ordered by the plan's numbers. Its draws are not reported."""
 
     branches: list[list[Callable[[Any], Any]]]  # copies of what is inside
     _chosen: list[list[int]]  # by row, the branches to apply
@@ -114,7 +114,7 @@ class _Container(Injection):
 
 
 def as_kind(kind: str, image: torch.Tensor) -> Any:
-    """A decoded image, uint8[height, width, 3], as `Program.rest_kind` names what the next transform expects."""
+    """Return a decoded image, uint8[height, width, 3], as an image of that `kind`; see `Program.rest_kind`."""
     if kind == "pil":
         return Image.fromarray(image.numpy())
     if kind == "array":

@@ -1,4 +1,4 @@
-"""Operations: to DALI a step with explicit parameters, to torchvision a copy whose draws are given.
+"""Operations: for DALI a step with explicit parameters, for torchvision a copy that takes its draws from the plan.
 
 torch, torchvision and DALI are imported when used: a calibration (`calibration_process`) imports this without torch.
 """
@@ -19,9 +19,9 @@ Fed = dict[str, npt.NDArray[np.int32] | npt.NDArray[np.float32]]
 
 
 class Graph:
-    """The DALI pipeline that is being defined, on the CUDA device of this number or, for None, the CPU.
+    """A DALI pipeline that is being defined, on the CUDA device of this number or, for None, on the CPU.
 
-    It has DALI's operators and types: steps are read where there is no DALI.
+    Steps get DALI's operators and types from it, so that they can be imported without DALI.
     """
 
     def __init__(self, device: int | None) -> None:
@@ -32,17 +32,17 @@ class Graph:
         self.arguments_of_images = device is None  # named arguments, read on the CPU, may be computed from images
 
     def fed(self, name: str, ndim: int, dtype: str = "INT32") -> Any:
-        """Return the node of an input that is fed for each sample."""
+        """Return the node of an input that gets a value for each sample."""
         return self.fn.external_source(name=name, dtype=getattr(self.types, dtype), ndim=ndim)
 
     def beside_images(self, node: Any) -> Any:
-        """Return a node for arithmetic with images: on their device."""
+        """Return the node on the images' device, for arithmetic with them."""
         return node.gpu() if self.device == "gpu" else node
 
 
 @dataclass(frozen=True)
 class Step:
-    """One operation with explicit parameters, on 8-bit RGB pixels [height, width, 3] unless noted otherwise."""
+    """An operation with explicit parameters, on 8-bit RGB pixels [height, width, 3] unless noted otherwise."""
 
     operation: int  # number of the transform, from which its random numbers are drawn
 
@@ -63,7 +63,7 @@ class Step:
         raise NotImplementedError
 
     def drawn(self, keys: UInt64s, _sizes: Ints) -> list[Any]:
-        """Return what each sample draws, in the form of `Injection.drawn`; here None, for a step that is not random."""
+        """Return the draws of each sample in the form of `Injection.drawn`: None for a step that is not random."""
         return [None] * len(keys)
 
     def build(self, graph: Graph, k: int, image: Any) -> Any:
@@ -73,14 +73,14 @@ class Step:
 
 @dataclass(frozen=True)
 class Gate:
-    """Chance of a transform: it is applied where its uniform number is at least `low` and less than `high`."""
+    """A condition for a transform: it is applied if a uniform number is at least `low` and less than `high`."""
 
     operation: int
     low: float
     high: float
 
     def open(self, keys: UInt64s) -> _Bools:
-        """bool[n], for which samples the transform is applied."""
+        """Return bool[n]: whether the transform is applied to each sample."""
         number = uniforms(keys, self.operation, 1)[:, 0]
         applied: _Bools = (self.low <= number) & (number < self.high)
         return applied
@@ -90,7 +90,7 @@ Gates = tuple[Gate, ...]
 
 
 def opened(gates: Gates, keys: UInt64s) -> _Bools:
-    """bool[n], where every gate is open."""
+    """Return bool[n]: whether every gate is open for each sample."""
     applied = np.ones(len(keys), dtype=np.bool_)
     for gate in gates:
         applied &= gate.open(keys)
@@ -98,49 +98,49 @@ def opened(gates: Gates, keys: UInt64s) -> _Bools:
 
 
 def where_open(gates: Gates, keys: UInt64s, drawn: list[Any]) -> list[Any]:
-    """`drawn` with None where a gate is closed."""
+    """Return `drawn` with None for each sample for which a gate is closed."""
     return [value if is_open else None for value, is_open in zip(drawn, opened(gates, keys).tolist(), strict=True)]
 
 
 def coins(gates: Gates, keys: UInt64s) -> list[Any]:
-    """Return what samples draw for a transform that draws only whether it is applied: the last gate is its own."""
+    """Return the draws for a transform that draws only whether it is applied; its own gate is the last."""
     return where_open(gates[:-1], keys, gates[-1].open(keys).tolist())
 
 
 def int32(values: npt.ArrayLike) -> npt.NDArray[np.int32]:
-    """As DALI takes integers."""
+    """Return the integers in the type of DALI's inputs."""
     return np.ascontiguousarray(values, dtype=np.int32)
 
 
 def float32(values: npt.ArrayLike) -> npt.NDArray[np.float32]:
-    """As DALI takes numbers."""
+    """Return the numbers in the type of DALI's inputs."""
     return np.ascontiguousarray(values, dtype=np.float32)
 
 
 def between(uniform: Floats, low: float, high: float) -> list[float]:
-    """Uniform numbers from `low` to `high`, rounded to float32, as DALI and torchvision both take them."""
+    """Return uniform numbers from `low` to `high`, rounded to float32 for DALI and torchvision alike."""
     return float32(low + (high - low) * uniform).astype(np.float64).tolist()  # type: ignore[no-any-return]
 
 
 class Cursor:
-    """Which row of the batch is being computed."""
+    """The row of the batch that is being computed."""
 
     row = 0
 
 
 class Injection:
-    """A copy of one of the user's random transforms, whose numbers are those of the sample's key."""
+    """A copy of one of the user's random transforms, whose random numbers come from the sample's key."""
 
     drawn: Any
 
     def __init__(self, operation: int, transform: Any, cursor: Cursor) -> None:
         self.operation = operation
-        self.drawn = None  # what the sample computed last drew; None where it drew nothing
+        self.drawn = None  # the draws of the sample computed last; None if it drew nothing
         self.cursor = cursor
         self.transform = copy.copy(transform)
 
     def begin(self, keys: UInt64s) -> None:
-        """Draw for a batch, uint64[n]."""
+        """Draw the numbers of a batch; `keys` is uint64[n]."""
         raise NotImplementedError
 
     def __call__(self, image: Any) -> Any:
@@ -149,7 +149,7 @@ class Injection:
 
 
 class Coin(Injection):
-    """A transform with nothing to draw but whether it is applied, with probability `p`."""
+    """A transform that draws only whether it is applied, with probability `p`."""
 
     _open: list[bool]
 
@@ -167,11 +167,11 @@ class Coin(Injection):
 
 
 class Parameters(Injection):
-    """A transform that asks itself for parameters: v2 the instance's `make_params`, v1 its `get_params`."""
+    """A transform that gets its parameters from a method of its own: `make_params` in v2, `get_params` in v1."""
 
-    draws = 1  # uniform numbers that a sample takes
-    names: tuple[str, ...] = ()  # of the parameters, in v2
-    _numbers: Floats  # [n, draws], of the batch begun last
+    draws = 1  # uniform numbers per sample
+    names: tuple[str, ...] = ()  # names of the parameters in v2
+    _numbers: Floats  # [n, draws], the numbers of the batch begun last
 
     def __init__(self, operation: int, transform: Any, cursor: Cursor) -> None:
         from torchvision.transforms import v2
@@ -193,22 +193,22 @@ class Parameters(Injection):
         return self.transform(image)
 
     def draw(self, numbers: Floats, height: int, width: int) -> Any:
-        """Return what a sample draws for an image of this size; its `numbers` are float64[draws]."""
+        """Return the parameters of a sample for an image of this size; its `numbers` are float64[draws]."""
         raise NotImplementedError
 
     def v1(self) -> Any:
-        """Return what the first version's `get_params` returns."""
+        """Return the result of the first version's `get_params`."""
         return self.drawn
 
     def v2(self) -> dict[str, Any]:
-        """Return what the second version's `make_params` returns."""
+        """Return the result of the second version's `make_params`."""
         return dict(zip(self.names, self.v1(), strict=True))
 
 
 class Seeded(Injection):
-    """Any other transform, itself and not a copy: called with the generators that it may draw from seeded.
+    """Any other transform, called itself (no copy) after the generators that it may draw from were seeded.
 
-    The caller restores them if it runs in the process of the training, see `random_streams`.
+    In the training's process the caller restores them, see `random_streams`.
     """
 
     _seeds: list[int]
@@ -227,14 +227,14 @@ class Seeded(Injection):
         return self.transform(image)
 
 
-# ---- Random erasing, which comes last and may fill with any number: it is done after the scaling.
+# ---- Random erasing, which is done after the scaling, because it may fill with any number.
 
-_DRAWS = 1 + ERASE_DRAWS  # the first decides whether anything is erased
+_DRAWS = 1 + ERASE_DRAWS  # the first decides whether the image is erased
 
 
 @dataclass(frozen=True)
 class Erase(Step):
-    """RandomErasing where all `gates` are open, on [3, height, width] of any type.
+    """RandomErasing, if all `gates` are open, on [3, height, width] of any type.
 
     `scale` are shares of the area, `ratio` are height / width, `fill` is a value for each channel.
     """
@@ -260,7 +260,7 @@ class Erase(Step):
 
 
 class EraseInjection(Parameters):
-    """RandomErasing draws (top, left, height, width)."""
+    """RandomErasing, which draws (top, left, height, width)."""
 
     draws = _DRAWS
     names = ("i", "j", "h", "w", "v")
@@ -288,6 +288,6 @@ class EraseInjection(Parameters):
 
 
 def filling(erasing: Any) -> list[float]:
-    """RandomErasing's value: one number or one for each channel; v2 keeps a list."""
+    """Return RandomErasing's value: a list of one number, or of one for each channel."""
     value = erasing.value
     return [float(value)] if isinstance(value, (int, float)) else [float(channel) for channel in value]

@@ -1,4 +1,4 @@
-"""The numbers of transforms: draws that depend on the sample alone, and torchvision's arithmetic on sizes and boxes."""
+"""The numbers of transforms: draws that depend only on the sample, and torchvision's arithmetic on sizes and boxes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-# ---- Random numbers that depend on nothing but the sample they are for.
+# ---- Random numbers that depend only on their sample.
 
 UInt64s = npt.NDArray[np.uint64]
 Ints = npt.NDArray[np.int64]
@@ -23,7 +23,7 @@ _OPERATIONS = 1 << 20  # draws per operation before two operations could share a
 
 
 def _mix(words: UInt64s) -> UInt64s:
-    """Finaliser of SplitMix64, element by element; multiplication wraps at 64 bits."""
+    """Apply the finaliser of SplitMix64 to each element; multiplication wraps at 64 bits."""
     words = (words ^ (words >> _S30)) * _M1
     words = (words ^ (words >> _S27)) * _M2
     return words ^ (words >> _S31)
@@ -49,7 +49,7 @@ def sample_keys(seed: int, epoch: int, indices: Sequence[int], occurrences: Sequ
 def uniforms(keys: UInt64s, operation: int, draws: int) -> Floats:
     """Return uniform numbers in [0, 1) with 53 random bits, float64[n, draws].
 
-    Of n samples by their `keys`, for the operation at this position in the chain of transforms.
+    They belong to n samples with these `keys`, and to the operation at this position in the chain of transforms.
     """
     first = operation * _OPERATIONS + 1
     counters = np.arange(first, first + draws, dtype=np.uint64) * np.uint64(_GOLDEN)
@@ -59,9 +59,9 @@ def uniforms(keys: UInt64s, operation: int, draws: int) -> Floats:
 
 
 def stream_seeds(keys: UInt64s, operation: int) -> list[int]:
-    """Return a seed (63 bits) per sample, by its key, for generators that an operation draws from by itself.
+    """Return a seed (63 bits) for each sample key, for generators that an operation draws from by itself.
 
-    The operation is a position in the chain of transforms; negative for what is no transform, see `random_streams`.
+    The operation is a position in the chain of transforms, or a negative number of a stream, see `random_streams`.
     """
     offset = np.uint64(((operation * _OPERATIONS + 1) * _GOLDEN) & _MASK)
     seeds: list[int] = (_mix(keys + offset) >> np.uint64(1)).tolist()
@@ -91,7 +91,7 @@ def crop_box(
 def _attempts(
     area: int, draws: Sequence[float], scale: Sequence[float], ratio: Sequence[float]
 ) -> Iterator[tuple[int, int, float, float]]:
-    """The sides of each attempt's box, whose quotient is in `ratio`, and two of its draws for the box's place."""
+    """Yield the sides of each attempt's box, whose quotient is in `ratio`, and two of its draws for the box's place."""
     low, high = math.log(ratio[0]), math.log(ratio[1])
     for first in range(0, len(draws), 4):
         target = area * (scale[0] + (scale[1] - scale[0]) * draws[first])
@@ -100,7 +100,7 @@ def _attempts(
 
 
 def _central(height: int, width: int, ratio: Sequence[float]) -> tuple[int, int, int, int]:
-    """The centre crop that torchvision takes when all attempts missed."""
+    """Return the centre crop that torchvision takes when all attempts missed."""
     given = width / height
     h, w = height, width
     if given < min(ratio):
@@ -136,9 +136,9 @@ def crop_boxes(heights: Ints, widths: Ints, draws: Floats, scale: Sequence[float
 def erase_box(
     height: int, width: int, draws: Sequence[float], scale: Sequence[float], ratio: Sequence[float]
 ) -> tuple[int, int, int, int]:
-    """Return the box (top, left, height, width) that RandomErasing fills, pixels; all 0 where no attempt fits.
+    """Return the box (top, left, height, width), in pixels, that RandomErasing fills; all 0 if no attempt fits.
 
-    As `crop_box`, but with `ERASE_DRAWS` numbers, and height / width as `ratio`.
+    The arguments are those of `crop_box`, but with `ERASE_DRAWS` numbers, and height / width as `ratio`.
     """
     for h, w, vertical, horizontal in _attempts(height * width, draws, scale, ratio):
         if h < height and w < width:
@@ -147,7 +147,7 @@ def erase_box(
 
 
 def resized(height: int, width: int, size: Sequence[int] | None, max_size: int | None) -> tuple[int, int]:
-    """Return the (height, width) that Resize gives an image; pixels.
+    """Return the (height, width), in pixels, of an image after Resize.
 
     `size` is (shorter edge,) or (height, width); None scales the longer edge to `max_size`, which it never exceeds.
     """
@@ -166,7 +166,7 @@ def resized(height: int, width: int, size: Sequence[int] | None, max_size: int |
 
 
 def center_start(length: int, crop: int) -> int:
-    """Return where CenterCrop begins along one edge; negative where the image is padded first."""
+    """Return the start of CenterCrop along an edge; negative if the image is padded first."""
     if crop > length:
         return -((crop - length) // 2)
     return round((length - crop) / 2.0)

@@ -1,7 +1,7 @@
-"""What a chain of transforms amounts to: steps on pixels, then one scaling, then what is left to torchvision.
+"""Programs: a translated chain of transforms, as steps on pixels, then a scaling, then torchvision's own transforms.
 
-A `Program` is the meeting point of the engines: `translate` writes it, `dali_graph` builds a pipeline from it,
-`arrays` computes a batch's parameters for it with the functions that the torchvision engine uses as well.
+All engines use the `Program`: `translate` writes it, `dali_graph` builds a pipeline from it, and `arrays` computes a
+batch's parameters for it, with the functions that the torchvision engine uses, too.
 """
 
 from __future__ import annotations
@@ -20,27 +20,26 @@ from .params import Ints, UInt64s
 class Program:
     """A translated chain."""
 
-    steps: tuple[Step, ...]  # on 8-bit RGB pixels, in order
-    # (height, width) of every image at the end, pixels; None where it is not the same for all, which only a program
-    # with `rest` may have
+    steps: tuple[Step, ...]  # steps on 8-bit RGB pixels, in order
+    # (height, width), in pixels, of every image at the end; None if it differs between images, which requires a `rest`.
     size: tuple[int, int] | None
     floating: bool  # whether DALI's result is float32, else uint8
-    # factor, offset: per channel, result = pixel (0 to 255) * factor + offset
+    # factor, offset: per channel, with result = pixel (0 to 255) * factor + offset.
     factor: tuple[float, ...] = (1.0, 1.0, 1.0)
     offset: tuple[float, ...] = (0.0, 0.0, 0.0)
-    # position in the flattened chain from which the user's own transforms are run on DALI's 8-bit RGB images [height,
-    # width, 3]; None where DALI does everything, and gives [3, height, width]
+    # Position in the flat chain from which the user's own transforms run on DALI's 8-bit RGB images [height, width, 3];
+    # None if DALI does everything, and returns [3, height, width].
     rest: int | None = None
-    # what the transform at `rest` expects: `pil`, `tensor` (uint8 [3, height, width]), `image` (that as torchvision's
-    # `tv_tensors.Image`) or `array` (NumPy's, uint8 [height, width, 3])
+    # The kind of image that the transform at `rest` expects: `pil`, `tensor` (uint8 [3, height, width]), `image` (such
+    # a tensor as torchvision's `tv_tensors.Image`) or `array` (NumPy array, uint8 [height, width, 3]).
     rest_kind: str = "pil"
     tail: tuple[Step, ...] = ()  # steps on the scaled result, [3, height, width]
-    reason: str | None = None  # why there is a rest, a sentence; None where there is none
-    names: tuple[str, ...] = field(default=(), compare=False)  # of the transforms of the flattened chain, for people
+    reason: str | None = None  # a sentence on why there is a rest; None if there is none
+    names: tuple[str, ...] = field(default=(), compare=False)  # the names of the flat chain's transforms, for people
 
     @property
     def mirrors(self) -> tuple[Mirror, ...]:
-        """The mirrorings at the end that are fused into the scaling."""
+        """The flips at the end, which are fused into the scaling."""
         found: list[Mirror] = []
         for step in reversed(self.steps if self.rest is None else ()):
             if not isinstance(step, Mirror) or step.vertical:
@@ -50,15 +49,15 @@ class Program:
 
     @property
     def body(self) -> tuple[Step, ...]:
-        """The steps before those."""
+        """The steps before `mirrors`."""
         return self.steps[: len(self.steps) - len(self.mirrors)]
 
 
 def arrays(program: Program, keys: UInt64s, heights: Ints, widths: Ints) -> Fed:
-    """Return what a pipeline of `program` is fed for n samples: int32[n, ...] or float32[n, ...] by input's name.
+    """Return the inputs of a pipeline of `program` for n samples: int32[n, ...] or float32[n, ...] by input name.
 
-    Those of step k of the body and, numbered on from there, of the tail; `mirror` where fused mirrorings end the steps.
-    The samples' `keys` are uint64[n]; `heights` and `widths` those of the files' images, int64[n], pixels.
+    The names carry the number of a step in the body or, numbered on from there, in the tail; `mirror` is the input of
+    fused flips. The samples' `keys` are uint64[n]; `heights` and `widths` those of the files' images, int64[n], pixels.
     """
     fed: Fed = {}
     sizes = np.stack([heights, widths], axis=1)
@@ -74,7 +73,7 @@ def arrays(program: Program, keys: UInt64s, heights: Ints, widths: Ints) -> Fed:
 
 
 def drawn(program: Program, keys: UInt64s, heights: Ints, widths: Ints) -> list[dict[int, Any]]:
-    """Return what each sample draws for DALI's part, by operation, in the form of `Injected.drawn`; see `arrays`."""
+    """Return each sample's draws in DALI's part, in the form of `Injected.drawn`; arguments as in `arrays`."""
     found: list[dict[int, Any]] = [{} for _ in keys]
     sizes = np.stack([heights, widths], axis=1)
     for step in (*program.steps, *program.tail):

@@ -1,4 +1,4 @@
-"""From torchvision's transforms (v1 and v2) to a `Program`: as much as DALI can do, the rest left to torchvision."""
+"""Translation of a chain of transforms to a `Program`: as much as DALI can do; the rest stays with torchvision."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from .program import Program
 
 log = logging.getLogger(__name__)
 
-# ---- The transforms that are known by name: how each is read into DALI's steps, and how its numbers are put in.
+# ---- The known transforms: functions that read their settings and add DALI's steps.
 
 _TENSOR = "it is applied to a tensor"
 
@@ -51,7 +51,7 @@ def _pair(size: Any) -> tuple[int, int]:
 
 
 def _filter(chain: Chain, given: Any, antialias: Any = True) -> str:
-    """The interpolation of a resize, where DALI's gives the same pixels."""
+    """Return the interpolation of a resize; raise `Refused` if DALI's gives other pixels."""
     chain.certain("size")
     name = interpolation(given)
     if chain.kind == "pil":
@@ -82,7 +82,7 @@ def _random_resized_crop(chain: Chain, transform: Any) -> None:
 
 
 def _timm_crop(chain: Chain, transform: Any) -> None:
-    """timm's RandomResizedCrop, whose interpolation may be drawn from two."""
+    """Read timm's RandomResizedCrop, whose interpolation may be drawn from two."""
     if chain.kind != "pil":
         raise Refused(_TENSOR)
     given = transform.interpolation
@@ -114,11 +114,11 @@ def _window(chain: Chain) -> None:
     chain.spatial()
     chain.certain("size")
     if chain.normalised:
-        raise Refused("it comes after Normalize")  # what it fills with would be normalised too
+        raise Refused("it comes after Normalize")  # its fill colour would be normalised, too
 
 
 def _padding(chain: Chain, transform: Any, sides: geometry.Sides) -> geometry.Colour:
-    """Return what a padding is filled with."""
+    """Return the fill colour of a padding."""
     if transform.padding_mode != "constant":
         raise Refused(f"its padding_mode is {transform.padding_mode}")
     if min(sides) < 0:
@@ -220,9 +220,9 @@ def _erase_injection(operation: int, transform: Any, cursor: Cursor) -> Injectio
 
 
 def _becomes(kind: str, *before: str, others: str | None = None) -> Callable[[Chain, Any], None]:
-    """Return how a transform is read that changes images of some kinds to another kind.
+    """Return a function that reads a transform which changes images of the kinds `before` to `kind`.
 
-    `others` is why it is refused for images of other kinds; None where it leaves them as they are.
+    `others` is the reason to refuse images of other kinds; None if the transform leaves them as they are.
     """
 
     def read(chain: Chain, _transform: Any) -> None:
@@ -281,7 +281,7 @@ def _to_pil(chain: Chain, transform: Any) -> None:
 
 
 def _preset(chain: Chain, transform: Any) -> None:
-    """What `weights.transforms()` of a classification model does: `Resize` and the others take the same arguments."""
+    """Read the result of `weights.transforms()` of a classification model: a resize, a crop and a scaling."""
     _resize(chain, v1.Resize(transform.resize_size, transform.interpolation, antialias=transform.antialias))
     _center_crop(chain, v1.CenterCrop(transform.crop_size))
     if chain.kind == "pil":
@@ -322,7 +322,7 @@ TIMM: dict[str, Op] = {
     "MaybeToTensor": Op(_becomes("floats", "pil"), scales=True),
     "MaybePILToTensor": Op(_becomes("tensor", "pil"), scales=True),
 }
-"""Those of `timm.data.transforms`; its other transforms are torchvision's own, or left to themselves."""
+"""Entries of `timm.data.transforms`; its other transforms are torchvision's own, or are not translated."""
 
 
 @cache
@@ -332,19 +332,19 @@ def _by_class() -> dict[type, Op]:
 
 
 def _of_timm(kind: type) -> Op | None:
-    """The entry of a class of timm's; timm is never imported here, and the user may still do so."""
+    """Return the entry of a class of timm, which is not imported here: the user may import it at any time."""
     module = sys.modules.get("timm.data.transforms")
     return TIMM.get(kind.__name__) if getattr(module, kind.__name__, None) is kind else None
 
 
 def find(transform: Any) -> Op | None:
-    """Return the entry of a transform's exact class; None for a module that has hooks, and so does more than that."""
+    """Return the entry of a transform's exact class; None without one, and for a module with hooks."""
     op = _by_class().get(type(transform)) or _of_timm(type(transform)) or albumentations.find(transform)
     return op if op is not None and plain(transform) else None
 
 
 _OF_ARRAYS = ("ToTensor", "ToPILImage", "ToImage", "Identity")
-"""Torchvision's, that take NumPy arrays."""
+"""Torchvision's transforms that accept NumPy arrays."""
 
 
 @dataclass(frozen=True)
@@ -393,7 +393,7 @@ def examine(transform: Any, kind: str) -> Translation:
 
 
 def translate(transform: Any, kind: str = "pil") -> Program:
-    """Return the program of a data set's transform, which is given images of this kind (see `Chain`).
+    """Return the program of a data set's transform for input images of this kind (see `Chain`).
 
     Raises:
         TransformNotTranslatable: see `_program`.
@@ -402,10 +402,10 @@ def translate(transform: Any, kind: str = "pil") -> Program:
 
 
 def _program(chain_links: list[Link], kind: str) -> Program:
-    """Return the program of a chain that was taken apart, which is given images of this kind (see `Chain`).
+    """Return the program of the links of a chain for input images of this kind (see `Chain`).
 
-    Where a transform cannot be done by DALI, the program ends before it (or, where it computes on floating-point
-    pixels, before they became so), and `rest` is the position from which the user's own transforms go on.
+    If DALI cannot do a transform, the program ends before it (or, if it computes on floating-point pixels, before the
+    conversion to these), and `rest` is the position from which the user's own transforms go on.
 
     Raises:
         TransformNotTranslatable: a transform takes more than one image; the message names it and its position.
@@ -442,7 +442,7 @@ def _program(chain_links: list[Link], kind: str) -> Program:
 
 
 def _read(chain: Chain, link: Link) -> None:
-    """Add one transform to a chain; `Refused` leaves the chain half read."""
+    """Add one transform to a chain. If it raises `Refused`, the chain is incomplete."""
     transform, inside, operation = link.transform, link.inside, link.operation
     if inside and type(transform) in APPLY:
         _read_gated(chain, joined.from_iterable(inside), Gate(operation, 0.0, transform.p))
@@ -471,11 +471,11 @@ def _read_gated(chain: Chain, inside: Iterable[Link], gate: Gate) -> None:
 
 
 def scaling(transforms: list[Any], kind: str = "pil") -> list[float]:
-    """Return what a difference of one pixel value (0 to 255) is in the result of flat transforms, per channel."""
+    """Return, per channel, the factor from a pixel value (0 to 255) to the result of flat transforms."""
     chain = Chain(kind)
     for transform in transforms:
         op = find(transform)
         if op is not None and op.scales:
-            with suppress(Refused):  # as it stands in the chain: torchvision would fail there as well
+            with suppress(Refused):  # torchvision would fail at the same transform
                 op.read(chain, transform)
     return chain.factor

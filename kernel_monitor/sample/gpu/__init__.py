@@ -1,3 +1,3 @@
-"""The GPUs, read through NVML. Open `gpus` first: what frames and hello have of them."""
+"""The GPUs, read through NVML. First: `gpus`, which gives the frames and the hello their GPU parts."""
 
 from __future__ import annotations

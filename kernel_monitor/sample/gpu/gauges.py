@@ -1,20 +1,24 @@
-"""The metrics of a GPU that NVML gives in a call or two: utilisation, memory, power, engines, clocks, errors, bus."""
+"""Queries of a GPU's metrics through NVML: load, power, clocks, errors, bus, counters, MIG, and processes."""
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
 from typing import Any
+
+import psutil
 
 from ..probe import NAN
 from .nvml import RATES_WINDOW_S, RETRY_S, Answer, Change, Device, Part, Query, QueryTable, call_first, name_and_memory
 
 _RATES_PERIOD_S = 1 / 6  # the shortest period over which NVML takes its rates: read more often, they repeat
-STALE_S = 2.0  # without a new sample in the driver's buffer for this long, the rates are shown
-LONGEST_STEP_S = 0.5  # samples are read at least this often, however far apart they come
-_ANOTHER_CLOCK_S = 60.0  # a sample further from the wall clock has a stamp of another clock
+STALE_S = 2.0  # without a new sample in the driver's buffer for this long, the rates are used
+LONGEST_STEP_S = 0.5  # the buffer's samples are read at least this often, however far apart they come
+_OTHER_CLOCK_S = 60.0  # a sample further from the wall clock has a stamp of another clock
 _POWER_PERIOD_S = 0.2  # NVML documents the power of Ampere and later GPUs as the mean of 1 s
 _PCIE_WINDOW_S = 0.02  # NVML's own: `nvmlDeviceGetPcieThroughput` blocks while it counts bytes for 20 ms
 _ALL_LINKS = 0xFFFF_FFFF  # the scope of a field value that is summed over all NVLinks
@@ -27,18 +31,18 @@ HARMFUL = {
     0x40: "hardware thermal slowdown",
     0x80: "power brake",
 }
-"""Clock event reasons (nvml.h: nvmlClocksEventReason…) by which a GPU is slower than it could be. Not among them: an
-idle GPU, clocks that a person set, a display's or another GPU's clock."""
+"""Clock event reasons (nvml.h: nvmlClocksEventReason…) that make a GPU slower than it could be. An idle GPU, clocks set
+by a user, and clocks that follow a display or another GPU are not among them."""
 
 _THROTTLE = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
-"""Named so since pynvml 12.535; the older name is announced to go with CUDA 14."""
+"""The function's name since pynvml 12.535, and its older name, which NVIDIA will remove with CUDA 14."""
 
 _MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-"""The member of a field value's union, by nvmlValueType_t."""
+"""Members of a field value's union, indexed by nvmlValueType_t."""
 
 
 class Gauge(Query):
-    """A query without state: `read(gauge)` gives the answers, one per part, and may set the gauge's `window`."""
+    """A query without state: `read(gauge)` returns the answers, one per part, and may set the gauge's `window`."""
 
     def __init__(
         self, device: Device, group: str, parts: Sequence[Part], read: Callable[[Gauge], Sequence[Answer]]
@@ -55,11 +59,11 @@ class Gauge(Query):
 
 
 class Utilisation(Query):
-    """Utilisation and memory activity.
+    """A query of utilisation and memory activity.
 
-    Utilisation is the mean of the samples in the driver's buffer that are newer than those of the last query
-    (`nvmlDeviceGetSamples`), with the samples' own stamps; where a driver keeps none, it is NVML's rate, whose window
-    is unknown: 1/6 s to 1 s. Memory activity is always that rate.
+    Utilisation is the mean of the samples that came into the driver's buffer since the last query
+    (`nvmlDeviceGetSamples`), with the samples' own stamps. Where a driver keeps no samples, it is NVML's rate, whose
+    window is unknown: 1/6 s to 1 s. Memory activity is always NVML's rate.
     """
 
     period = 0.0
@@ -107,14 +111,14 @@ class Utilisation(Query):
             return
         newest = new[-1][0]
         if not self._seen:
-            # The whole buffer, seconds of it: only its last sample is of now.
+            # The first query returns the whole buffer, some seconds: only its last sample is of this moment.
             self._seen = new[-2][0] if len(new) > 1 else newest - round(RATES_WINDOW_S * 1e6)
             new = new[-1:]
         self.window = (newest - self._seen) / 1e6
         self._seen = newest
         self._sampled = sum(value for _, value in new) / len(new)
         age = time.time() - newest / 1e6
-        self._sampled_at = now - max(0.0, age) if abs(age) < _ANOTHER_CLOCK_S else now
+        self._sampled_at = now - max(0.0, age) if abs(age) < _OTHER_CLOCK_S else now
         self._have_samples = True
         # The next sample comes no sooner than these were apart.
         self._samples_due = self._sampled_at + min(self.window / len(new), LONGEST_STEP_S)
@@ -131,7 +135,7 @@ class Utilisation(Query):
 
 
 class _Throttle(Query):
-    """Whether a harmful reason lowers the clocks now; the reasons go to the hello by `Device.throttle`."""
+    """A query that is 100 % while a harmful reason lowers the clocks; it sets `Device.throttle` for the hello."""
 
     def __init__(self, device: Device) -> None:
         super().__init__(device, "gpu-slow", (("throttled", "%"),))
@@ -147,7 +151,7 @@ class _Throttle(Query):
 
 
 class _NvLink(Query):
-    """Growth of the counters of payload (KiB) of all links together, by the counters' own stamps."""
+    """A query of NVLink traffic: growth of the payload counters (KiB) of all links, by the counters' own stamps."""
 
     def __init__(self, device: Device) -> None:
         super().__init__(device, "gpu-bus", (("nvlink_received", "B/s"), ("nvlink_sent", "B/s")))
@@ -156,7 +160,7 @@ class _NvLink(Query):
             (nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, _ALL_LINKS),
             (nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, _ALL_LINKS),
         ]
-        self._last = [(NAN, NAN), (NAN, NAN)]  # stamp in s and count of each
+        self._last = [(NAN, NAN), (NAN, NAN)]  # stamp in s and count of each direction
 
     def ask(self, now: float) -> Sequence[Answer]:
         device = self.device
@@ -179,13 +183,13 @@ class _NvLink(Query):
 
 
 def _memory_of(handle: Any, gauge: Gauge) -> Sequence[Answer]:
-    """(% of all, bytes) in use by a GPU or a MIG instance."""
+    """Return the memory in use of a GPU or a MIG instance: % of its total, and bytes."""
     memory = gauge.device.nvml.nvmlDeviceGetMemoryInfo(handle)
     return 100.0 * memory.used / memory.total, float(memory.used)
 
 
 def load_queries(device: Device) -> list[Query]:
-    """Utilisation, memory and power, which are read with every frame, or nearly so."""
+    """Return the queries of utilisation, memory and power, which are asked for every frame, or nearly so."""
     memory = Gauge(device, "gpu", (("memory", "%"), ("memory_used", "B")), partial(_memory_of, device.handle))
     power = Gauge(device, "gpu", (("power", "%"), ("power_draw", "W")), _power)
     memory.period, power.period = 0.0, _POWER_PERIOD_S
@@ -193,7 +197,10 @@ def load_queries(device: Device) -> list[Query]:
 
 
 def slow_queries(device: Device) -> list[Query]:
-    """Engines, temperatures, clocks and memory errors; the first query gives the group's age and window."""
+    """Return the queries of engines, temperatures, clocks and memory errors.
+
+    The first one gives the group's age and window.
+    """
     nvml: Any = device.nvml
     fields = (("temperature_memory", "°C"), ("ecc_corrected", "1"), ("ecc_uncorrected", "1"))
     engines = {"decoder": "Decoder", "encoder": "Encoder", "jpeg": "Jpg", "ofa": "Ofa"}
@@ -209,14 +216,14 @@ def slow_queries(device: Device) -> list[Query]:
 
 
 def node_queries(device: Device) -> list[Query]:
-    """Utilisation, memory and clock: what is known of a GPU of another machine."""
+    """Return the queries for a GPU of another machine: utilisation, memory and clock."""
     utilisation, memory, _ = load_queries(device)
     clock = Gauge(device, "gpu-slow", (("clock_sm", "MHz"),), partial(_clock, device.nvml.NVML_CLOCK_SM))
     return [utilisation, memory, clock]
 
 
 def bus_queries(device: Device) -> list[Query]:
-    """Traffic over PCIe and NVLink as the GPU counts it; the first query gives the group's age and window."""
+    """Return the queries of traffic over PCIe and NVLink; the first one gives the group's age and window."""
     parts = (("pcie_received", "B/s"), ("pcie_sent", "B/s"))
     return [Gauge(device, "gpu-bus", parts, _pcie), _NvLink(device)]
 
@@ -231,7 +238,7 @@ def _power(gauge: Gauge) -> Sequence[Answer]:
 
 
 def _power_limit(device: Device) -> Answer:
-    """The enforced limit in W, the lowest of those that people and the system set; kept in `device.limit`, too."""
+    """Return the enforced limit in W, the lowest that is set by users or the system; also sets `device.limit`."""
     try:
         device.limit = device.nvml.nvmlDeviceGetEnforcedPowerLimit(device.handle) / 1000.0
     except device.nvml.NVMLError as error:
@@ -240,7 +247,7 @@ def _power_limit(device: Device) -> Answer:
 
 
 def _engine(name: str, gauge: Gauge) -> Sequence[Answer]:
-    """A fixed-function engine's share of time, over the sampling period that NVML gives with it."""
+    """Return a fixed-function engine's share of time, over the sampling period that NVML gives with it."""
     busy, period_us = gauge.call(f"nvmlDeviceGet{name}Utilization")
     gauge.window = period_us / 1e6
     return (float(busy),)
@@ -252,13 +259,13 @@ def _clock(kind: int, gauge: Gauge) -> Sequence[Answer]:
 
 def _temperature(gauge: Gauge) -> Sequence[Answer]:
     nvml = gauge.device.nvml
-    # The first is announced to go with CUDA 14; its successor is unknown to older drivers.
+    # NVIDIA will remove the first with CUDA 14; older drivers do not have its successor.
     names = ("nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV")
     return (float(call_first(nvml, names, gauge.device.handle, nvml.NVML_TEMPERATURE_GPU)),)
 
 
 def _fields(gauge: Gauge) -> Sequence[Answer]:
-    """Several counters in one call, each refused or given for itself."""
+    """Return memory temperature and ECC errors, read in one call; NVML may refuse each of them separately."""
     nvml: Any = gauge.device.nvml
     fields = [nvml.NVML_FI_DEV_MEMORY_TEMP, nvml.NVML_FI_DEV_ECC_SBE_VOL_TOTAL, nvml.NVML_FI_DEV_ECC_DBE_VOL_TOTAL]
     entries = gauge.call("nvmlDeviceGetFieldValues", fields)
@@ -277,14 +284,14 @@ def _pcie(gauge: Gauge) -> Sequence[Answer]:
 
 
 def _field_value(device: Device, entry: Any) -> Answer:
-    """The value of one entry of `nvmlDeviceGetFieldValues`, or NVML's words."""
+    """Return the value of one entry of `nvmlDeviceGetFieldValues`, or NVML's error text."""
     nvml: Any = device.nvml
     if entry.nvmlReturn != nvml.NVML_SUCCESS:
         return device.refused(nvml.NVMLError(entry.nvmlReturn))
     return float(getattr(entry.value, _MEMBERS[entry.valueType]))
 
 
-# ---- GPM, the performance counters of Hopper and later GPUs: what the multiprocessors really do.
+# ---- GPM, the performance counters of Hopper and later GPUs: activity of the multiprocessors and memory.
 
 _MIB = float(1 << 20)
 
@@ -299,20 +306,20 @@ METRICS: tuple[tuple[str, str, str, float], ...] = (
     ("gpm_pcie_received", "B/s", "NVML_GPM_METRIC_PCIE_RX_PER_SEC", _MIB),
     ("gpm_pcie_sent", "B/s", "NVML_GPM_METRIC_PCIE_TX_PER_SEC", _MIB),
 )
-"""(last part of the series' name, unit, pynvml's name of the metric, what its value is multiplied by)."""
+"""(last part of the series' name, unit, pynvml's name of the metric, factor for its value)."""
 
 _SM_ACTIVE = METRICS[:1]
 
 
 class Gpm(Query):
-    """Each answer covers the time between two samples of the counters: the last query's and this one's."""
+    """A query of performance counters; each answer covers the time since the last query."""
 
     def __init__(
         self,
         device: Device,
         metrics: Sequence[tuple[str, str, str, float]] = METRICS,
-        prefix: str = "",  # of the series' names
-        instance: int | None = None,  # number of the GPU instance whose counters are meant; None for the whole GPU
+        prefix: str = "",  # prefix of the series' names
+        instance: int | None = None,  # number of the GPU instance whose counters are read; None for the whole GPU
     ) -> None:
         group = "gpm" if instance is None else "mig"
         super().__init__(device, group, [(prefix + name, unit) for name, unit, _, _ in metrics])
@@ -371,17 +378,17 @@ class Gpm(Query):
 
 @dataclass(frozen=True)
 class _Instance:
-    """One MIG instance."""
+    """A MIG instance."""
 
-    index: int  # NVML's index of it on its GPU
-    name: str  # of its profile
+    index: int  # its index on its GPU
+    name: str  # name of its profile
     memory_total: int | None  # bytes, or None where NVML does not give it
     gpu_instance: int | None  # number of the GPU instance that it is (a part of)
     handle: Any = field(compare=False)
 
 
 class MigTable(QueryTable):
-    """Queries each MIG instance of a GPU; lists the instances again every `RETRY_S`."""
+    """A table of queries of a GPU's MIG instances, which are listed again every `RETRY_S`."""
 
     def __init__(self, device: Device) -> None:
         super().__init__(device, [])
@@ -397,7 +404,7 @@ class MigTable(QueryTable):
         return changes + super().ask(now, tolerance)
 
     def _list(self) -> list[Change]:
-        """List the instances; returns what changed."""
+        """List the instances; return the changes."""
         device = self.device
         nvml: Any = device.nvml
         found: list[_Instance] = []
@@ -413,7 +420,7 @@ class MigTable(QueryTable):
         except nvml.NVMLError as error:
             device.refused(error)
             if error.value != nvml.NVML_ERROR_NOT_SUPPORTED and self.instances:
-                return []  # not now: the instances keep their rows
+                return []  # a passing failure: the instances keep their rows
         if tuple(found) == self.instances:
             return []
         self.instances = tuple(found)
@@ -434,3 +441,109 @@ def _instance(nvml: Any, index: int, handle: Any) -> _Instance:
     except nvml.NVMLError:
         part = None
     return _Instance(index, name, total, part, handle)
+
+
+# ---- Memory and utilisation of the kernel's own processes on a GPU.
+
+_FIRST_NAMESPACE = "pid:[4026531836]"  # the machine's own pid namespace (Linux: PROC_PID_INIT_INO)
+
+ELSEWHERE = "NVML names processes of another pid namespace"
+NOT_YET = "the kernel's process tree is not known yet"
+NOT_GIVEN = "the driver does not give the memory of single processes"
+SOON_S = 2.0  # a refused query is repeated this soon: the tree becomes known after the first one
+_GRAPHICS_PERIOD_S = 5.0  # seconds between two listings of processes that only use graphics
+HELD_S = 3.0
+"""A process's newest sample counts for this long; the driver takes a sample about every second. (The first query
+returns all samples in its buffer, some of them of processes that have been idle since.)"""
+
+
+@cache
+def in_first_namespace() -> bool:
+    """Return whether this process's pids are those that the driver reports; in most containers they are not."""
+    if not sys.platform.startswith("linux"):
+        return True
+    try:
+        return str(Path("/proc/self/ns/pid").readlink()) == _FIRST_NAMESPACE
+    except OSError:
+        return True
+
+
+class ProcessMemory(Query):
+    """A query of the GPU memory of the kernel's process tree: of each process, compute or graphics, the larger."""
+
+    retry = SOON_S
+
+    def __init__(self, device: Device) -> None:
+        super().__init__(device, "gpu-slow", (("process_memory", "B"),))
+        self._graphics: dict[int, int | None] = {}
+        self._graphics_due = 0.0
+
+    def ask(self, now: float) -> Sequence[Answer]:
+        pids = _tree(self.device)
+        if isinstance(pids, str):
+            return (pids,)
+        if now >= self._graphics_due:
+            self._graphics_due = now + _GRAPHICS_PERIOD_S
+            try:
+                self._graphics = dict(self._listed("nvmlDeviceGetGraphicsRunningProcesses"))
+            except self.device.nvml.NVMLError as error:
+                self.device.refused(error)
+                self._graphics = {}  # a GPU without graphics; compute processes are listed next
+        used = dict(self._graphics)
+        for pid, size in self._listed("nvmlDeviceGetComputeRunningProcesses"):
+            known = used.get(pid)
+            used[pid] = size if known is None or size is None else max(size, known)
+        own = [size for pid, size in used.items() if pid in pids]
+        # Some containers' pid namespaces look like the machine's own: then no pid that NVML lists exists here.
+        self.device.foreign_pids = bool(used) and not own and not any(psutil.pid_exists(pid) for pid in used)
+        if self.device.foreign_pids:
+            return (ELSEWHERE,)
+        if any(size is None for size in own):
+            return (NOT_GIVEN,)
+        return (float(sum(size for size in own if size is not None)),)
+
+    def _listed(self, function: str) -> Iterator[tuple[int, int | None]]:
+        for process in call_first(self.device.nvml, (function, f"{function}_v2"), self.device.handle):
+            yield process.pid, process.usedGpuMemory
+
+
+class ProcessUtilisation(Query):
+    """A query of the GPU utilisation by the kernel's process tree: the sum of each process's newest sample."""
+
+    retry = SOON_S
+
+    def __init__(self, device: Device) -> None:
+        super().__init__(device, "gpu-slow", (("process_utilisation", "%"),))
+        self._seen = 0
+        self._newest: dict[int, tuple[float, int]] = {}
+
+    def ask(self, now: float) -> Sequence[Answer]:
+        pids = _tree(self.device)
+        if isinstance(pids, str) or self.device.foreign_pids:
+            return (pids if isinstance(pids, str) else ELSEWHERE,)
+        for sample in self._samples():
+            self._seen = max(self._seen, sample.timeStamp)
+            age = time.time() - sample.timeStamp / 1e6
+            # Some drivers put numbers far above 100 into samples of processes that have just begun.
+            if sample.smUtil <= 100:
+                self._newest[sample.pid] = (now - max(0.0, age), sample.smUtil)
+        self._newest = {pid: seen for pid, seen in self._newest.items() if now - seen[0] <= HELD_S}
+        return (min(100.0, float(sum(busy for pid, (_, busy) in self._newest.items() if pid in pids))),)
+
+    def _samples(self) -> Sequence[Any]:
+        nvml = self.device.nvml
+        try:
+            samples: Sequence[Any] = nvml.nvmlDeviceGetProcessUtilization(self.device.handle, self._seen)
+        except nvml.NVMLError as error:
+            # pynvml raises even `NVML_SUCCESS` where there was nothing to list.
+            if error.value in (nvml.NVML_ERROR_NOT_FOUND, nvml.NVML_SUCCESS):
+                return ()
+            raise
+        return sorted(samples, key=lambda sample: int(sample.timeStamp))
+
+
+def _tree(device: Device) -> frozenset[int] | str:
+    """Return the pids of the kernel's process tree, or why they cannot be used."""
+    if not in_first_namespace():
+        return ELSEWHERE
+    return NOT_YET if device.pids is None else device.pids

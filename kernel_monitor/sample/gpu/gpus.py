@@ -1,7 +1,7 @@
-"""All series of every GPU, or why there is none.
+"""The series of all GPUs, or the reason why there are none.
 
-NVML is queried on threads of its own (`nvml_session`), because any of its calls may block. Frames carry the newest
-answers. After a GPU is lost or a driver reloaded, NVML is started again.
+Threads of their own query NVML (`NvmlSession`), because any of its calls may block. Frames carry the newest answers.
+After a GPU is lost or a driver reloaded, NVML is started again.
 """
 
 from __future__ import annotations
@@ -15,26 +15,24 @@ from typing import Any, NamedTuple
 
 from ..probe import NAN
 from . import nvml
-from .gauges import Gpm, MigTable, bus_queries, load_queries, slow_queries
-from .gpu_processes import ProcessMemory, ProcessUtilisation
-from .nvml import SILENT_S, Device, NvmlError, QueryTable, QueryThread, Table, in_words, open_devices
-from .xid import XidWatch
+from .gauges import Gpm, MigTable, ProcessMemory, ProcessUtilisation, bus_queries, load_queries, slow_queries
+from .nvml import SILENT_S, Device, NvmlError, QueryTable, QueryThread, Table, XidThread, open_devices, sentences
 
 # ---- NVML from one start of the library to its end: its GPUs and the threads that query them.
 
-SLOW_S = 1.0  # how often everything but utilisation, memory and power is read
-JOIN_S = 3.0  # how long the threads have to come back from NVML at the end
+SLOW_S = 1.0  # period of all queries but utilisation, memory and power
+JOIN_S = 3.0  # the longest wait for the threads to return from NVML at the end
 
 
 class NvmlSession:
-    """The threads, of which the fast one is the caller's own."""
+    """The query threads of one start of NVML; the fast one is the caller's own thread."""
 
     def __init__(
         self,
         devices: list[nvml.Device],
         interval: float,  # seconds between two rounds of the fast queries
-        pids: frozenset[int] | None,  # the processes of the kernel's tree, if they are known
-        notify: Callable[[dict[str, Any]], None],  # called on a thread of its own with the notice for an Xid event
+        pids: frozenset[int] | None,  # the processes of the kernel's tree; None while they are not known
+        notify: Callable[[dict[str, Any]], None],  # called on the Xid thread with the notice for an event
     ) -> None:
         self.devices = devices
         self.set_processes(pids)
@@ -50,30 +48,31 @@ class NvmlSession:
         self.slow = QueryThread("nvml-slow", "temperatures, clocks and counters", [*self.migs, *slow], SLOW_S)
         self.bus = QueryThread("nvml-bus", "PCIe and NVLink", bus, SLOW_S)
         self.threads = (self.fast, self.slow, self.bus)
-        self.xid = XidWatch(devices, notify)
+        self.xid = XidThread(devices, notify)
         self.tables = [
             (device, ((self.fast, fast[which]), (self.slow, slow[which]), (self.bus, bus[which]), (self.slow, mig)))
             for which, (device, mig) in enumerate(zip(devices, self.migs, strict=True))
         ]
 
     def set_processes(self, pids: frozenset[int] | None) -> None:
+        """Set the processes of the kernel's tree for all GPUs."""
         for device in self.devices:
             device.pids = pids
 
     def start(self) -> None:
-        """Start all threads but the fast one, which is for the caller: `fast.rounds`."""
+        """Start all threads but the fast one: the caller runs `fast.rounds`."""
         self.slow.thread.start()
         self.bus.thread.start()
         self.xid.start()
 
     def stop(self) -> None:
-        """Ask no more."""
+        """Stop all threads after the queries that run."""
         for thread in self.threads:
             thread.stop()
         self.xid.stop()
 
     def gone(self) -> bool:
-        """Return whether a GPU answers again only when NVML is started again."""
+        """Return whether a GPU answers only once NVML has been started again."""
         for device, tables in self.tables:
             load = tables[0][1]
             if device.gone and len(load.reasons) < len(load.table.parts):
@@ -81,7 +80,7 @@ class NvmlSession:
         return any(device.gone for device in self.devices)
 
     def close(self) -> None:
-        """Stop, and shut NVML down unless a thread does not come back from it."""
+        """Stop, and shut NVML down unless a thread does not return from it."""
         self.stop()
         threads = [self.slow.thread, self.bus.thread, self.xid.thread]
         for thread in threads:
@@ -95,19 +94,19 @@ class NvmlSession:
         nvml.close(self.devices[0].nvml)
 
 
-_FASTEST_S = 0.1  # NVML is queried no more often than this
-_SLOWEST_S = 5.0  # nor more seldom, however rare frames are: the driver keeps its samples for some seconds only
+_FASTEST_S = 0.1  # the shortest period of the fast queries
+_SLOWEST_S = 5.0  # their longest period, however rare frames are: the driver keeps its samples for some seconds only
 SLOWEST_START_S = 2.0
-"""How long the first hello waits for NVML; without persistence mode a driver may take longer to start."""
+"""The longest wait of the first hello for NVML; without persistence mode a driver may take longer to start."""
 REOPEN_S = 10.0
-"""NVML is started again after this where it failed or a GPU is lost; after each vain attempt, twice as late."""
-_REOPEN_MOST_S = 160.0
+"""Seconds until NVML is started again after a failure or the loss of a GPU; each failed attempt doubles them."""
+_REOPEN_MOST_S = 160.0  # the most that they become
 _MOST_CHANGES = 6  # changes that are reported separately
 GROUPS = ("gpu", "gpu-slow", "gpu-bus", "gpm", "mig")
 
 
-class _Shown(NamedTuple):
-    """A table of queries as the frames show it."""
+class _FrameTable(NamedTuple):
+    """A table of queries whose values are in the frames."""
 
     device: Device
     thread: QueryThread
@@ -116,9 +115,9 @@ class _Shown(NamedTuple):
 
 
 class Gpus:
-    """Every series of every GPU, one GPU after the other; all methods are for one thread.
+    """The series of all GPUs, one GPU after the other; all methods are for one thread.
 
-    The series may come after the start (where NVML takes long to answer) and change (MIG).
+    The series may appear after the start (if NVML takes long to answer) and change (MIG).
     """
 
     def __init__(self, interval: float) -> None:
@@ -126,70 +125,71 @@ class Gpus:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="nvml", daemon=True)
         self._notices: deque[dict[str, Any]] = deque()
-        # Written by the thread, taken over by refresh():
-        self._found: NvmlSession | None = None
+        # Written by the thread, taken over by `refresh`:
+        self._opened_session: NvmlSession | None = None
         self._failure: str | None = "NVML has not answered yet"
         self._opened = threading.Event()
         self._pids: frozenset[int] | None = None
-        # As the frames and the hello show it:
+        # The state that frames and hello are made of:
         self._session: NvmlSession | None = None
         self._reason: str | None = self._failure
-        self._shown: list[_Shown] = []
+        self._tables: list[_FrameTable] = []
         self._state: list[Any] = []
         self._throttle: dict[int, tuple[str, ...]] = {}
         self._silent: frozenset[QueryThread] = frozenset()
 
     @property
     def series(self) -> Sequence[tuple[str, str]]:
-        return [(f"gpu/{shown.device.index}/{part}", unit) for shown in self._shown for part, unit in shown.table.parts]
+        """(name, unit) of each value that `read` returns."""
+        return [(f"gpu/{row.device.index}/{part}", unit) for row in self._tables for part, unit in row.table.parts]
 
     def start(self) -> None:
-        """Start the threads; returns when NVML has answered every query once, or after `SLOWEST_START_S`."""
+        """Start the threads; wait until NVML has answered every query once, at most `SLOWEST_START_S`."""
         until = time.monotonic() + SLOWEST_START_S
         self._thread.start()
         self._opened.wait(SLOWEST_START_S)
-        session = self._found
+        session = self._opened_session
         for thread in session.threads if session else ():
             thread.first.wait(max(0.0, until - time.monotonic()))
         self.refresh(time.monotonic())
 
     def stop(self) -> None:
-        """Stop the threads. A call that hangs in the driver is left to end with the process."""
+        """Stop the threads. A call that hangs in the driver ends with the process."""
         self._stop.set()
-        session = self._found
+        session = self._opened_session
         if session is not None:
             session.stop()
 
     def set_interval(self, interval: float) -> None:
-        """Seconds between frames from now on."""
+        """Set the seconds between frames."""
         self._interval = _round_interval(interval)
-        if self._found is not None:
-            self._found.fast.set_interval(self._interval)
+        if self._opened_session is not None:
+            self._opened_session.fast.set_interval(self._interval)
 
     def set_processes(self, pids: Iterable[int]) -> None:
-        """The processes of the kernel's tree, whose memory and utilisation are measured."""
+        """Set the processes of the kernel's tree, whose memory and utilisation are measured."""
         pids = frozenset(pids)
         if pids != self._pids:
             self._pids = pids
-            if self._found is not None:
-                self._found.set_processes(pids)
+            if self._opened_session is not None:
+                self._opened_session.set_processes(pids)
 
     def notices(self) -> list[dict[str, Any]]:
-        """The Xid events since the last call: `{"level", "kind": "xid", "gpu", "code", "message"}`."""
+        """Return the Xid events since the last call: `{"level", "kind": "xid", "gpu", "code", "message"}`."""
         return [self._notices.popleft() for _ in range(len(self._notices))]
 
     def refresh(self, now: float) -> list[str]:
-        """Take over what changed; returns the changes in words. With any, `hello` and perhaps `series` are new."""
-        changes = self._adopt()
+        """Take over the threads' changes; return a sentence for each. After any, `hello` and `series` may differ."""
+        changes = self._session_changes()
         threads = self._session.threads if self._session else ()
-        changes += in_words(thread.changes.popleft() for thread in threads for _ in range(len(thread.changes)))
+        changes += sentences(thread.changes.popleft() for thread in threads for _ in range(len(thread.changes)))
         changes += self._silence_changes(now)
         state = self._current_state()
         if state != self._state:
             changes = changes or self._throttle_changes() or ["NVML's facts about its GPUs have changed"]
             self._state = state
-            self._shown = [
-                _Shown(device, thread, queries, queries.table)
+            self._tables = [
+                _FrameTable(device, thread, queries, queries.table)
                 for device, tables in (self._session.tables if self._session else ())
                 for thread, queries in tables
             ]
@@ -198,7 +198,7 @@ class Gpus:
         return changes
 
     def hello(self) -> dict[str, Any]:
-        """`gpus` and `gpu_reason` of the sampler's hello."""
+        """Return `gpus` and `gpu_reason` of the sampler's hello."""
         session = self._session
         if session is None:
             return {"gpus": [], "gpu_reason": self._reason}
@@ -221,9 +221,9 @@ class Gpus:
         }
 
     def read(self) -> Sequence[float]:
-        """The newest values, one per series."""
+        """Return the newest values, one per series."""
         values: list[float] = []
-        for _, thread, queries, table in self._shown:
+        for _, thread, queries, table in self._tables:
             if self._answers(thread) and queries.table is table:
                 values += table.values
             else:
@@ -231,34 +231,34 @@ class Gpus:
         return values
 
     def groups(self, now: float) -> list[tuple[str, float, float]]:
-        """(group, age, window) in s of each group that has series; NaN where it has no answer.
+        """Return (group, age, window), in s, of each group that has series; NaN for a group without an answer.
 
-        Of several GPUs, the oldest and the longest; on each, those of the first of the group's queries that NVML
-        answers.
+        With several GPUs these are the greatest age and the longest window; on each GPU, those of the group's first
+        query that NVML answers.
         """
         found: list[tuple[str, float, float]] = []
         for group in GROUPS:
-            having = [shown for shown in self._shown if group in shown.queries.groups]
-            times = [shown.queries.times.get(group) for shown in having if self._answers(shown.thread)]
+            rows = [row for row in self._tables if group in row.queries.groups]
+            times = [row.queries.times.get(group) for row in rows if self._answers(row.thread)]
             ages = [max(0.0, now - time.at) for time in times if time]
             windows = [time.window for time in times if time]
-            if having:
+            if rows:
                 found.append((group, max(ages, default=NAN), max(windows, default=NAN)))
         return found
 
     def _answers(self, thread: QueryThread) -> bool:
         return self._reason is None and thread not in self._silent
 
-    def _adopt(self) -> list[str]:
-        """Show the session that the thread has; returns in words what is new."""
-        failure, found = self._failure, self._found
+    def _session_changes(self) -> list[str]:
+        """Take over the thread's session or failure; return sentences on what changed."""
+        failure, found = self._failure, self._opened_session
         changes: list[str] = []
         if found is not self._session and found is not None and found.fast.first.is_set():
             again = self._session is not None
             changes.append("NVML was started again" if again else f"NVML lists {len(found.devices)} GPU(s)")
             self._session = found
             for thread in found.threads:
-                thread.changes.clear()  # parts that were never there did not go missing
+                thread.changes.clear()  # parts that NVML refused from the start did not go missing
         if failure is not None and failure != self._reason:
             changes.append(f"GPUs: {failure}")
             self._reason = failure
@@ -267,7 +267,7 @@ class Gpus:
         return changes
 
     def _silence_changes(self, now: float) -> list[str]:
-        """Threads that NVML stopped or began to answer."""
+        """Return a sentence for each thread that NVML stopped or began to answer."""
         session = self._session
         if session is None or self._reason is not None:
             return []
@@ -281,7 +281,7 @@ class Gpus:
         ]
 
     def _throttle_changes(self) -> list[str]:
-        """GPUs whose clocks are lowered for other reasons than before."""
+        """Return a sentence for each GPU whose clocks are lowered for other reasons than before."""
         before, self._throttle = self._throttle, {}
         for device in self._session.devices if self._session else ():
             self._throttle[device.index] = device.throttle
@@ -292,7 +292,7 @@ class Gpus:
         ]
 
     def _current_state(self) -> list[Any]:
-        """Return what the hello and the series depend on; each element is replaced, never changed."""
+        """Return the objects that hello and series depend on; each is replaced when it changes, never mutated."""
         session = self._session
         if session is None:
             return [self._reason]
@@ -304,21 +304,21 @@ class Gpus:
         return state
 
     def _reasons(self, session: NvmlSession, device: Device) -> dict[str, str]:
-        """Return why each missing metric of a GPU is missing."""
+        """Return the reason for each missing metric of a GPU."""
         reasons: dict[str, str] = {}
-        for shown in self._shown:
-            if shown.device is not device:
+        for row in self._tables:
+            if row.device is not device:
                 continue
             words = self._reason
-            if shown.thread in self._silent:
+            if row.thread in self._silent:
                 words = words or f"NVML has not answered for {SILENT_S:g} s"
-            reasons |= shown.queries.reasons if words is None else dict.fromkeys(dict(shown.table.parts), words)
+            reasons |= row.queries.reasons if words is None else dict.fromkeys(dict(row.table.parts), words)
         if device.index in session.xid.reasons:
             reasons["xid"] = session.xid.reasons[device.index]
         return reasons
 
     def _run(self) -> None:
-        """The thread: start NVML, query it until it or a GPU fails, and again."""
+        """Start NVML, query it until it or a GPU fails, and repeat; the thread's function."""
         pause = REOPEN_S
         while not self._stop.is_set():
             try:
@@ -340,7 +340,7 @@ class Gpus:
         self._opened.set()
 
     def _serve(self, devices: list[Device], pause: float) -> float:
-        """Query these until the end, or until `pause` seconds after a GPU has gone; returns the next pause."""
+        """Query these GPUs until `stop`, or until `pause` seconds after one is gone; return the next pause."""
         session = NvmlSession(devices, self._interval, self._pids, self._notices.append)
         gone_at: float | None = None
 
@@ -353,8 +353,8 @@ class Gpus:
             gone_at = now if gone_at is None else gone_at
             return self._stop.is_set() or now - gone_at >= pause
 
-        self._found = session
-        session.set_processes(self._pids)  # they may have come meanwhile
+        self._opened_session = session
+        session.set_processes(self._pids)  # they may have changed meanwhile
         self._failure = None
         self._opened.set()
         if not self._stop.is_set():
@@ -365,5 +365,5 @@ class Gpus:
 
 
 def _round_interval(interval: float) -> float:
-    """Seconds between two rounds of queries where frames come every `interval` seconds."""
+    """Return the seconds between two rounds of queries if frames come every `interval` seconds."""
     return min(max(interval, _FASTEST_S), _SLOWEST_S)

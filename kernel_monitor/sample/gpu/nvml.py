@@ -1,7 +1,8 @@
-"""NVML: its GPUs, queries with its own words where it gives no value, and the threads that make them."""
+"""Access to NVML: its GPUs, queries and their tables, the threads that query, and Xid events."""
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import time
 import traceback
@@ -15,14 +16,14 @@ from typing import Any, NamedTuple
 
 from ..probe import NAN
 
-# ---- NVML: its GPUs, the base class of queries, and NVML's own words where it gives no value.
+# ---- NVML's GPUs, and the base class of queries.
 
-Answer = float | str  # a value, or why there is none
+Answer = float | str  # a value, or NVML's reason for giving none
 Part = tuple[str, str]  # (last part of a series' name, unit)
 
 RATES_WINDOW_S = 1.0
 """The longest period over which NVML takes its utilisation rates: documented as 1/6 s to 1 s, by product."""
-RETRY_S = 10.0  # a query that NVML refused is repeated after this
+RETRY_S = 10.0  # seconds until a query that NVML refused is repeated
 
 GONE = (
     "UNINITIALIZED",
@@ -32,64 +33,64 @@ GONE = (
     "LIB_RM_VERSION_MISMATCH",
     "GPU_NOT_FOUND",
 )
-"""NVML's errors after which a GPU answers again only to a library that was started again."""
+"""NVML's errors after which a GPU answers only once the library has been started again."""
 
 
 class NvmlError(Exception):
-    """There is no GPU to query; the message is the reason, in NVML's words where it has any."""
+    """There is no GPU to query; the message is the reason, if possible NVML's own text."""
 
 
 @dataclass
 class Device:
-    """One GPU."""
+    """A GPU."""
 
     index: int  # NVML's index
     name: str  # the product's name
     memory_total: int | None  # bytes, or None where NVML does not give it
     nvml: ModuleType  # the module pynvml
-    handle: Any  # NVML's handle; None if it gave none, then `lost` is the reason
-    lost: str = ""
+    handle: Any  # NVML's handle; None if it gave none
+    lost: str = ""  # why NVML gave no handle
     mig: bool = False  # whether it is divided into MIG instances
-    gone: bool = False  # whether it answers only after NVML is started again
+    gone: bool = False  # whether it answers only once NVML has been started again
     limit: Answer | None = None  # the enforced power limit in W, or why there is none; None before it was read
-    throttle: tuple[str, ...] = ()  # what lowers the clocks, or did within the last minute, in words
+    throttle: tuple[str, ...] = ()  # reasons that lower the clocks, or did within the last minute
     pids: frozenset[int] | None = None  # the processes of the kernel's tree; None while they are not known
-    foreign_pids: bool = False  # whether NVML lists processes, but none that exists here under its number
+    foreign_pids: bool = False  # whether NVML lists pids of which none exists here
 
     def refused(self, error: Any) -> str:
-        """NVML's words for one of its errors; notes whether the GPU has gone."""
+        """Return the text of an NVML error; set `gone` if it is one of `GONE`."""
         if any(error.value == getattr(self.nvml, f"NVML_ERROR_{name}", -1) for name in GONE):
             self.gone = True
         return refusal(self.nvml, error)
 
 
 class Query:
-    """Some metrics of one GPU that are read with one call to NVML or a few."""
+    """A query of some metrics of one GPU, with one call to NVML or a few."""
 
     period: float = 1.0  # seconds between two readings; 0 is every round
     retry: float = RETRY_S  # seconds until a query is repeated that NVML refused
 
     def __init__(self, device: Device, group: str, parts: Sequence[Part]) -> None:
         self.device = device
-        self.group = group  # what it is read together with (docs/metrics.md)
+        self.group = group  # the group of its metrics (docs/metrics.md)
         self.parts = tuple(parts)
         self.window = 0.0  # seconds that the newest answer covers
         self.at = NAN  # `time.monotonic()` of the newest answer
         self.due = 0.0
-        self.place = 0  # of its first value in its table
-        # First parts of the group's queries before it; if all are refused, this one gives the group's time.
+        self.place = 0  # index of its first value in its table
+        # First parts of the group's earlier queries; if all of those are refused, this query gives the group's time.
         self.earlier: frozenset[str] = frozenset()
         self._reported = False
 
     def ask(self, now: float) -> Sequence[Answer]:
-        """The answers, one per part. Raises pynvml's errors."""
+        """Return the answers, one per part. Raises pynvml's NVMLError."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Give back to NVML what was allocated."""
+        """Free what was allocated in NVML."""
 
     def answers(self, now: float) -> Sequence[Answer]:
-        """As `ask`; where that raises, words why there is no value."""
+        """Return the answers as `ask` does; if that raises, the reason for each part."""
         device = self.device
         if device.handle is None:
             return (device.lost,) * len(self.parts)
@@ -107,14 +108,14 @@ class Query:
 
 
 def refusal(nvml: ModuleType, error: Any) -> str:
-    """NVML's words, with the remedy where the words alone name none."""
+    """Return the text of an NVML error, with the remedy where the text names none."""
     if error.value == getattr(nvml, "NVML_ERROR_LIB_RM_VERSION_MISMATCH", None):
         return f"{error} The driver was updated: reboot, or reload it, then stop and start the monitor."
     return str(error)
 
 
 def call_first(nvml: ModuleType, names: Sequence[str], *arguments: Any) -> Any:
-    """Call the first of these functions that pynvml has and the driver knows: either may be older than the other."""
+    """Call the first of these functions that both pynvml and the driver have: either may be older than the other."""
     *preferred, last = [getattr(nvml, name) for name in names if hasattr(nvml, name)]
     for function in preferred:
         with suppress(nvml.NVMLError_FunctionNotFound, nvml.NVMLLibraryMismatchError):
@@ -123,7 +124,11 @@ def call_first(nvml: ModuleType, names: Sequence[str], *arguments: Any) -> Any:
 
 
 def open_devices() -> list[Device]:
-    """Start NVML and list its GPUs; an NvmlError without library, driver or GPU."""
+    """Start NVML and return its GPUs.
+
+    Raises:
+        NvmlError: there is no library, no driver or no GPU.
+    """
     try:
         pynvml = import_module("pynvml")
     except ImportError as error:
@@ -144,13 +149,13 @@ def open_devices() -> list[Device]:
 
 
 def close(nvml: ModuleType) -> None:
-    """Shut the library down; handles are void from then on."""
-    with suppress(nvml.NVMLError):  # it is down already: the driver went
+    """Shut the library down, which invalidates all handles."""
+    with suppress(nvml.NVMLError):  # it is down already: the driver was unloaded
         nvml.nvmlShutdown()
 
 
 def uuid_of(device: Device) -> str:
-    """A GPU's UUID without NVML's `GPU-`, in small letters; empty where NVML gives none."""
+    """Return a GPU's UUID without NVML's `GPU-`, in lower case; empty where NVML gives none."""
     if device.handle is None:
         return ""
     try:
@@ -162,7 +167,7 @@ def uuid_of(device: Device) -> str:
 
 
 def index_of(uuid: str) -> int | None:
-    """NVML's index of this machine's GPU with that UUID (`uuid_of`); None where there is none, or no NVML."""
+    """Return NVML's index of this machine's GPU with that UUID (`uuid_of`); None without such a GPU or without NVML."""
     try:
         devices = open_devices()
     except NvmlError:
@@ -173,7 +178,10 @@ def index_of(uuid: str) -> int | None:
 
 
 def name_and_memory(nvml: ModuleType, handle: Any, called: str) -> tuple[str, int | None]:
-    """The name (`called`, with the reason, if NVML gives none) and total memory in bytes of a GPU or a MIG instance."""
+    """Return the name and the total memory, in bytes, of a GPU or a MIG instance.
+
+    The name is `called`, with the reason, if NVML gives none; the memory is None then.
+    """
     try:
         name = nvml.nvmlDeviceGetName(handle)
     except nvml.NVMLError as error:
@@ -181,7 +189,7 @@ def name_and_memory(nvml: ModuleType, handle: Any, called: str) -> tuple[str, in
     try:
         total = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
     except nvml.NVMLError:
-        total = None  # the reading of the memory gives the reason
+        total = None  # the query of the memory gives the reason
     return name.decode() if isinstance(name, bytes) else name, total
 
 
@@ -197,34 +205,34 @@ def _open(nvml: ModuleType, index: int) -> Device:
 
 # ---- A thread that queries NVML, and the newest answers of one GPU's queries, which another thread reads.
 
-SILENT_S = 3.0  # after this long without an answer the values held are no longer shown
-SHARE = 0.2  # at most this share of the time is spent in NVML: where a round takes long, rounds come less often
+SILENT_S = 3.0  # after this long without an answer, the last values are no longer used
+SHARE = 0.2  # at most this share of the time is spent in NVML: if a round takes long, rounds come less often
 
 
 class Table(NamedTuple):
-    """Parts and their values, which go together: when the parts change, there is another table."""
+    """Parts and their values; when the parts change, a new table replaces it."""
 
     parts: tuple[Part, ...]
     values: list[float]
 
 
 class _GroupTime(NamedTuple):
-    """When a group was read (`time.monotonic()`) and what time that covers, in s."""
+    """The time of a group's newest answers."""
 
-    at: float
-    window: float
+    at: float  # `time.monotonic()` when the group was read
+    window: float  # seconds that the answers cover
 
 
 class Change(NamedTuple):
-    """A part that went missing, with the reason, or came back."""
+    """A part that went missing or came back."""
 
-    gpu: int
+    gpu: int  # NVML's index
     part: str
-    words: str
+    words: str  # the reason, or `is back`
 
 
-def in_words(changes: Iterable[Change]) -> list[str]:
-    """A sentence for all parts of a GPU that changed for the same reason."""
+def sentences(changes: Iterable[Change]) -> list[str]:
+    """Return sentences on the changes, one for all parts of a GPU that changed for the same reason."""
     together: dict[tuple[int, str], list[str]] = {}
     for gpu, part, words in changes:
         together.setdefault((gpu, words), []).append(part)
@@ -232,16 +240,16 @@ def in_words(changes: Iterable[Change]) -> list[str]:
 
 
 class QueryTable:
-    """The newest values of some queries, and NVML's reasons for those that are missing. Written by one thread."""
+    """The newest values of some queries, and NVML's reasons for missing ones. One thread writes, any thread reads."""
 
     def __init__(self, device: Device, queries: Sequence[Query]) -> None:
         self.device = device
-        self.reasons: dict[str, str] = {}  # by part, why it is missing
+        self.reasons: dict[str, str] = {}  # {part: why it is missing}
         self.queries: list[Query] = []
         self.lay_out(queries)
 
     def lay_out(self, queries: Sequence[Query]) -> None:
-        """Have these queries from now on."""
+        """Replace the queries by these."""
         self.close()
         self.queries = list(queries)
         earlier: dict[str, frozenset[str]] = {}
@@ -250,14 +258,14 @@ class QueryTable:
             query.place, query.earlier = len(parts), earlier.get(query.group, frozenset())
             earlier[query.group] = query.earlier | {query.parts[0][0]}
             parts += query.parts
-        self.groups = tuple(earlier)  # of the queries, in order
+        self.groups = tuple(earlier)  # the groups of the queries, in order
         names = {name for name, _ in parts}
         self.reasons = {name: words for name, words in self.reasons.items() if name in names}
-        self.times: dict[str, _GroupTime] = {}  # of the first of a group's queries that has an answer
+        self.times: dict[str, _GroupTime] = {}  # by group: the time of its first query that has an answer
         self.table = Table(tuple(parts), [NAN] * len(parts))
 
     def ask(self, now: float, tolerance: float = 0.0) -> list[Change]:
-        """Ask what is due, or will be within `tolerance` (s); returns what changed."""
+        """Make the queries that are due, or will be within `tolerance` (s); return the changes."""
         changes: list[Change] = []
         soon = now + tolerance
         for query in self.queries:
@@ -281,13 +289,13 @@ class QueryTable:
                 if part in self.reasons:
                     self.reasons = {name: words for name, words in self.reasons.items() if name != part}
                     changes.append(Change(self.device.index, part, "is back"))
-        # Where NVML refuses only some of the parts, the query is repeated for the others.
+        # If NVML refuses only some of the parts, the query is repeated at its period for the others.
         query.due = now + (query.retry if refused == len(query.parts) else query.period)
         if known and query.earlier <= self.reasons.keys():
             self.times[query.group] = _GroupTime(query.at, query.window)
 
     def close(self) -> None:
-        """Give everything back to NVML, as far as it is there to take it."""
+        """Close the queries; errors of NVML, which may be down, are ignored."""
         for query in self.queries:
             try:
                 query.close()
@@ -297,23 +305,23 @@ class QueryTable:
 
 @dataclass(eq=False)
 class QueryThread:
-    """A thread that asks all queries of its tables, round after round."""
+    """A thread that makes all queries of its tables, round after round."""
 
-    name: str  # of the thread
-    subject: str  # what is missing while NVML does not answer, in words
-    tables: Sequence[QueryTable]  # one per GPU, or several
+    name: str  # the thread's name
+    subject: str  # the metrics of its queries, for notices while NVML does not answer
+    tables: Sequence[QueryTable]  # one or several per GPU
     interval: float  # seconds between the beginnings of two rounds
 
     def __post_init__(self) -> None:
         self.answered = time.monotonic()  # when the newest answer came
-        self.first = threading.Event()  # set when every table was asked once
-        self.changes: deque[Change] = deque()  # another thread takes them out
+        self.first = threading.Event()  # set after the first round
+        self.changes: deque[Change] = deque()  # another thread consumes them
         self.thread = threading.Thread(target=self.rounds, name=self.name, daemon=True)
         self._stop = threading.Event()
         self._wake = threading.Event()
 
     def stop(self) -> None:
-        """Ask no more after the query that runs."""
+        """End the rounds after the query that runs."""
         self._stop.set()
         self._wake.set()
 
@@ -328,7 +336,7 @@ class QueryThread:
         return now - self.answered > max(SILENT_S, 3 * self.interval)
 
     def rounds(self, ended: Callable[[], bool] = lambda: False) -> None:
-        """Ask until `stop`, or until `ended()` is true after a round."""
+        """Make rounds of queries until `stop`, or until `ended()` is true after a round."""
         while not self._stop.is_set():
             began = time.monotonic()
             for table in self.tables:
@@ -343,3 +351,108 @@ class QueryThread:
             took = self.answered - began
             self._wake.wait(max(self.interval, took / SHARE) - took)
             self._wake.clear()
+
+
+# ---- Xid events: errors of a GPU that the driver reports, as notices.
+
+WAIT_MS = 1000  # the longest wait of a call for an event; `stop` takes effect after it
+
+_MEANINGS = {
+    13: "graphics engine exception",
+    31: "GPU memory page fault",
+    32: "invalid or corrupted push buffer",
+    38: "driver firmware error",
+    43: "GPU stopped processing",
+    45: "preemptive cleanup after earlier errors",
+    48: "double-bit ECC error",
+    61: "internal micro-controller warning",
+    62: "internal micro-controller halt",
+    63: "ECC page retirement or row remapping recorded",
+    64: "ECC page retirement or row remapping could not be recorded",
+    68: "video processor exception",
+    69: "graphics engine class error",
+    74: "NVLink error",
+    79: "GPU has fallen off the bus",
+    92: "high rate of single-bit ECC errors",
+    94: "contained ECC error",
+    95: "uncontained ECC error",
+    109: "context switch timeout",
+    119: "GPU system processor does not answer",
+    120: "GPU system processor error",
+    121: "corrected error of the link between CPU and GPU",
+    140: "unrecovered ECC error",
+    143: "GPU initialisation error",
+    154: "GPU recovery action changed",
+}
+"""Short descriptions of the common codes, after NVIDIA's "Xid Errors" (docs.nvidia.com/deploy/xid-errors)."""
+
+
+def xid_message(gpu: int | None, code: int) -> str:
+    """Return the text of a notice: `GPU 0: Xid 79 (GPU has fallen off the bus)`."""
+    which = "a GPU" if gpu is None else f"GPU {gpu}"
+    return f"{which}: Xid {code} ({_MEANINGS.get(code, 'see docs.nvidia.com/deploy/xid-errors')})"
+
+
+class XidThread:
+    """A thread that waits for Xid events of all GPUs and calls `notify` with a notice for each."""
+
+    def __init__(self, devices: Sequence[Device], notify: Callable[[dict[str, Any]], None]) -> None:
+        self.reasons: dict[int, str] = {}  # {index of a GPU: why its events are not reported}
+        self.thread = threading.Thread(target=self._run, name="nvml-xid", daemon=True)
+        self._devices = [device for device in devices if device.handle is not None]
+        self._notify = notify
+        self._stop = threading.Event()
+
+    def start(self) -> None:
+        """Register for the events and start the thread, unless no GPU has such events."""
+        if not self._devices:
+            return
+        nvml: Any = self._devices[0].nvml
+        try:
+            self._events = nvml.nvmlEventSetCreate()
+        except nvml.NVMLError as error:
+            self.reasons = {device.index: device.refused(error) for device in self._devices}
+            return
+        for device in self._devices:
+            try:
+                nvml.nvmlDeviceRegisterEvents(device.handle, nvml.nvmlEventTypeXidCriticalError, self._events)
+            except nvml.NVMLError as error:
+                self.reasons[device.index] = device.refused(error)
+        if len(self.reasons) < len(self._devices):
+            self.thread.start()
+
+    def stop(self) -> None:
+        """End the thread within `WAIT_MS`."""
+        self._stop.set()
+
+    def _run(self) -> None:
+        nvml: Any = self._devices[0].nvml
+        while not self._stop.is_set():
+            try:
+                event = nvml.nvmlEventSetWait(self._events, WAIT_MS)
+            except nvml.NVMLError_Timeout:
+                continue
+            except nvml.NVMLError as error:
+                if self._stop.is_set():
+                    return
+                self.reasons = {device.index: device.refused(error) for device in self._devices}
+                self._stop.wait(WAIT_MS / 1000)
+                continue
+            code, index = int(event.eventData), self._index(event.device)
+            self._notify(
+                {"level": "warning", "kind": "xid", "gpu": index, "code": code, "message": xid_message(index, code)}
+            )
+        with suppress(nvml.NVMLError):  # the library was shut down before
+            nvml.nvmlEventSetFree(self._events)
+
+    def _index(self, handle: Any) -> int | None:
+        """Return the index of an event's GPU; NVML itself has none for a GPU that has fallen off the bus."""
+        address = ctypes.cast(handle, ctypes.c_void_p).value
+        for device in self._devices:
+            if ctypes.cast(device.handle, ctypes.c_void_p).value == address:
+                return device.index
+        nvml: Any = self._devices[0].nvml
+        try:
+            return int(nvml.nvmlDeviceGetIndex(handle))
+        except nvml.NVMLError:
+            return None

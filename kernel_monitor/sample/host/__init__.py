@@ -1,3 +1,3 @@
-"""The machine without its GPUs: cores, memory, disks, network, limits, and the kernel's processes."""
+"""Probes of the machine without its GPUs: cores, memory, disks, network, limits, and the kernel's processes."""
 
 from __future__ import annotations

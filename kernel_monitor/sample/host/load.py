@@ -1,4 +1,4 @@
-"""How loaded the host is: memory, swapping, load averages, stalls (PSI), disks and network."""
+"""Probes of the host's load: memory, swapping, load averages, stalls (PSI), disks and network."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import psutil
 from .. import probe
 from ..probe import LINUX, NAN, PROC, SLOW_PERIOD_S, SYS, Probe, Rates
 
-# ---- How loaded the host is: its memory and swapping, the load averages, and the time that tasks were stalled (PSI).
+# ---- Memory and swapping, the load averages, and the time in which tasks were stalled (PSI).
 
 _SIZES = re.compile(rb"^(MemTotal|MemAvailable|SwapTotal|SwapFree):\s+(\d+) kB$", re.MULTILINE)
 _SWAPPED = re.compile(rb"^pswp(?:in|out) (\d+)$", re.MULTILINE)
@@ -25,11 +25,11 @@ _AVERAGES = (("host/load1", "1"), ("host/load5", "1"), ("host/load15", "1"))
 _RUNNABLE = ("host/processes", "1")
 _TOTALS = re.compile(rb"^(some|full) .*\btotal=(\d+)$", re.MULTILINE)
 _PARTS = {"cpu": (b"some",), "memory": (b"some", b"full"), "io": (b"some", b"full")}
-"""The resources, and whose stalls count: some task's, or all tasks' at once."""
+"""The lines of each resource's file: stalls of some task, and stalls of all tasks at once."""
 
 
 class Memory(Probe):
-    """Memory in use (what is not available for new work without swapping), swap in use, and bytes swapped a second."""
+    """A probe of memory in use (total minus available), swap in use, and bytes swapped per second."""
 
     group = "memory"
     period = SLOW_PERIOD_S
@@ -40,7 +40,7 @@ class Memory(Probe):
         self.series = _HELD + _MOVED
         missing = "Windows does not count swapped pages" if sys.platform == "win32" else ""
         if LINUX:
-            missing = probe.why_not(self._vmstat)
+            missing = probe.read_failure(self._vmstat)
             if not missing and len(_SWAPPED.findall(probe.read(self._vmstat))) != 2:
                 missing = "this kernel does not count swapped pages (/proc/vmstat)"
         if missing:
@@ -56,7 +56,7 @@ class Memory(Probe):
         return values
 
     def _sizes(self) -> tuple[int, int, int]:
-        """Total and available memory and used swap, in bytes."""
+        """Return the total memory, the available memory and the used swap, in bytes."""
         if not LINUX:
             memory = psutil.virtual_memory()
             return memory.total, memory.available, psutil.swap_memory().used
@@ -65,7 +65,7 @@ class Memory(Probe):
         return sizes[b"MemTotal"], sizes[b"MemAvailable"], swap
 
     def _swapped(self) -> tuple[int, int]:
-        """Bytes read from and written to swap since boot."""
+        """Return the bytes read from and written to swap since boot."""
         if not LINUX:
             swap = psutil.swap_memory()
             return swap.sin, swap.sout
@@ -75,7 +75,7 @@ class Memory(Probe):
 
 
 class Load(Probe):
-    """The load averages of 1, 5 and 15 minutes, and the tasks (threads, as Linux counts them) that run or could run."""
+    """A probe of the load averages of 1, 5 and 15 minutes, and of the tasks (on Linux, threads) that could run."""
 
     group = "load"
     period = 1.0
@@ -85,7 +85,7 @@ class Load(Probe):
         self.series = (*_AVERAGES, _RUNNABLE)
         if sys.platform == "win32":
             self.series, self.reasons = (), {"load": "Windows has no load average"}
-        elif LINUX and (unreadable := probe.why_not(self._file)):
+        elif LINUX and (unreadable := probe.read_failure(self._file)):
             self.series, self.reasons = (), {"load": unreadable}
         elif not LINUX:
             self.series, self.reasons = _AVERAGES, {"host/processes": "only Linux counts the tasks that could run"}
@@ -100,10 +100,10 @@ class Load(Probe):
 
 
 class Pressure(Probe):
-    """Pressure stall information: shares of the window, in per cent, in which tasks were stalled.
+    """A probe of pressure stall information: per cent of the window in which tasks were stalled.
 
-    https://docs.kernel.org/accounting/psi.html; a share is the growth of `total` (µs) over the window, not the
-    kernel's own averages over 10 s and more.
+    See https://docs.kernel.org/accounting/psi.html. A share is the growth of `total` (µs) over the window, not one of
+    the kernel's own averages, which cover 10 s and more.
     """
 
     group = "pressure"
@@ -116,27 +116,28 @@ class Pressure(Probe):
         series: list[tuple[str, str]] = []
         for resource, parts in _PARTS.items():
             names = [f"pressure/{resource}{'' if part == b'some' else '_full'}" for part in parts]
-            if reason := self._why_not(resource):
+            if reason := self._read_failure(resource):
                 reasons |= dict.fromkeys(names, reason)
             else:
                 self._resources.append(resource)
                 series += [(name, "%") for name in names]
         self.series = tuple(series)
-        # Without any file, one sentence for the whole group.
+        # Without any file, one reason for the whole group.
         self.reasons = reasons if series else {"pressure": next(iter(reasons.values()))}
         self._rates = Rates()
 
     def read(self, now: float, /) -> list[float]:
         totals = [total for resource in self._resources for total in self._totals(resource)]
-        # A comparison with NaN is false: what is missing stays so.
+        # A comparison with NaN is false, so NaN stays NaN.
         return [100.0 if rate > 1e6 else rate / 1e4 for rate in self._rates.update(now, totals)]
 
     def _totals(self, resource: str) -> list[int]:
-        """Stalled time since boot in µs, per part of the resource. Raises OSError, or KeyError for a missing line."""
+        """Return the stalled µs since boot per part of the resource. Raises OSError; KeyError if a line is missing."""
         lines = dict(_TOTALS.findall(probe.read(f"{self._folder}/{resource}")))
         return [int(lines[part]) for part in _PARTS[resource]]
 
-    def _why_not(self, resource: str) -> str:
+    def _read_failure(self, resource: str) -> str:
+        """Return why a resource's stalls cannot be read; empty where they can."""
         if not LINUX:
             return "only Linux measures pressure"
         try:
@@ -160,22 +161,22 @@ Counters = tuple[int, ...]
 
 
 class _Devices(Probe, ABC):
-    """All devices of a kind together, at 2 Hz.
+    """A probe of the sum over all devices of a kind, at 2 Hz.
 
-    Those with hardware behind them count, where any is visible (a partition, a bridge or a RAID device would count the
-    same bytes again), else those of `counted`.
+    The devices with hardware behind them count if any is visible (a partition, a bridge or a RAID device would count
+    the same bytes again), else those of `counted`.
     """
 
     period = SLOW_PERIOD_S
-    columns: tuple[tuple[str, str], ...]
-    none: str  # why there is nothing, where no device counts
+    columns: tuple[tuple[str, str], ...]  # (name, unit) of each value
+    none: str  # the reason for missing values where no device counts
 
     def __init__(self, file: str, folder: Path) -> None:
         self._file = file
         self._folder = folder
         self._names: frozenset[str] = frozenset()
         self._rates: dict[str, Rates] = {}
-        unreadable = probe.why_not(file) if LINUX else ""
+        unreadable = probe.read_failure(file) if LINUX else ""
         self._readable = not unreadable
         if unreadable:
             self.reasons = {self.group: unreadable}
@@ -184,13 +185,14 @@ class _Devices(Probe, ABC):
 
     @abstractmethod
     def counters(self) -> dict[str, Counters]:
-        """The counters of every device: bytes in both directions since it came, and its busy time in ms, if known."""
+        """Return each device's bytes in both directions since it appeared, and its busy time in ms, if counted."""
 
     @abstractmethod
     def counted(self, names: list[str]) -> list[str]:
         """Return which of these devices count, if none has hardware behind it."""
 
     def folder_of(self, name: str) -> Path:
+        """Return a device's folder in sysfs."""
         # A slash in a device's name (cciss/c0d0) is an exclamation mark in sysfs.
         return self._folder / name.replace("/", "!")
 
@@ -203,7 +205,7 @@ class _Devices(Probe, ABC):
         if not self._rates:
             return []
         rates = [rate.update(now, counters[name]) for name, rate in self._rates.items()]
-        # A device that came or was reset has no rate yet: the others' stand.
+        # A device that is new or was reset has no rate yet: the others' are summed.
         received, sent, *busy = ([value for value in column if value == value] for column in zip(*rates, strict=True))
         values = [sum(column) if column else NAN for column in (received, sent)]
         return values + [min(100.0, max(column) / 10.0) if column else NAN for column in busy]
@@ -219,9 +221,9 @@ class _Devices(Probe, ABC):
 
 
 class Disk(_Devices):
-    """Bytes read and written, and the share of the window in which the busiest disk had work (Linux).
+    """A probe of bytes read and written per second, and of the busiest disk's share of time with work (Linux).
 
-    Network file systems are not disks.
+    Network file systems do not count.
     """
 
     group = "disk"
@@ -239,8 +241,8 @@ class Disk(_Devices):
             return {} if whole is None else {"all": (whole.read_bytes, whole.write_bytes)}
         disks: dict[str, Counters] = {}
         for line in probe.read(self._file).splitlines():
-            # Documentation/admin-guide/iostats.rst: after the name reads, merged, sectors, ms, writes, merged,
-            # sectors, ms, in flight, ms with work.
+            # The fields after the name, by Documentation/admin-guide/iostats.rst: reads, merged, sectors, ms, writes,
+            # merged, sectors, ms, in flight, ms with work.
             fields = line.split(None, 13)
             disks[fields[2].decode()] = (_SECTOR * int(fields[5]), _SECTOR * int(fields[9]), int(fields[12]))
         return disks
@@ -254,7 +256,7 @@ class Disk(_Devices):
 
 
 class Network(_Devices):
-    """Bytes received and sent. The loopback never counts: a kernel's own messages run over it."""
+    """A probe of bytes received and sent per second, without the loopback, which carries the kernel's own messages."""
 
     group = "network"
     columns = (("network/received", "B/s"), ("network/sent", "B/s"))

@@ -1,4 +1,4 @@
-"""What the kernel's process may use of the machine (cores, CPU time, memory), and how much of that it uses."""
+"""Limits of the kernel's process (cores, CPU time, memory), and how much of them is used."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import psutil
 from .. import probe
 from ..probe import LINUX, PROC, Fact, Probe, Rates
 
-# ---- Which control groups a process is in, and where their files are.
+# ---- The control groups of a process, and the folders of their files.
 
 _CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory")
 
@@ -21,15 +21,15 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 class Group(NamedTuple):
-    """A process's group in one hierarchy."""
+    """A process's control group in one hierarchy."""
 
     version: int  # 1 or 2
-    path: str  # as `/proc/<pid>/cgroup` names it
-    folders: tuple[str, ...]  # its own and those of the groups around it, from the inside out, as far as can be seen
+    path: str  # its path in `/proc/<pid>/cgroup`
+    folders: tuple[str, ...]  # its folder and those of the groups around it, from the inside out, as far as visible
 
 
 class Groups:
-    """The groups of the process `pid`; `root` holds `/proc` and the mount points."""
+    """The control groups of the process `pid`; `root` holds `/proc` and the mount points."""
 
     def __init__(self, pid: int, root: Path = Path("/")) -> None:
         self._root = root
@@ -38,9 +38,10 @@ class Groups:
         self._groups: dict[str, Group] = {}
 
     def find(self) -> dict[str, Group]:
-        """The group for each of `_CONTROLLERS` that has one here; the mounts are read again when the process was moved.
+        """Return the group for each of `_CONTROLLERS` that has one here.
 
-        Empty where the system has no control groups or does not show them.
+        It is empty where the system has no control groups or does not show them. The mounts are read again when the
+        process has moved to another group.
         """
         try:
             text = probe.read(f"{self._process}/cgroup")
@@ -48,7 +49,7 @@ class Groups:
                 mounts = _mounts(probe.read(f"{self._process}/mountinfo").decode(errors="surrogateescape"))
                 self._groups = self._locate(text.decode(errors="surrogateescape"), mounts)
                 self._text = text
-        except probe.NOT_THERE:
+        except probe.UNREADABLE:
             return {}
         return self._groups
 
@@ -59,7 +60,7 @@ class Groups:
             places.update(dict.fromkeys(controllers.split(","), path))  # version 2 names no controller: ""
         groups = {}
         for controller in _CONTROLLERS:
-            # A controller is in one hierarchy at a time: in version 2's only where no other has it.
+            # A controller is in one hierarchy at a time: in that of version 2 only if no other has it.
             key = controller if controller in places else ""
             if key in places and key in mounts:
                 groups[controller] = Group(1 if key else 2, places[key], self._folders(*mounts[key], places[key]))
@@ -68,8 +69,8 @@ class Groups:
     def _folders(self, outermost: str, mounted_at: str, path: str) -> tuple[str, ...]:
         point = self._root / mounted_at.lstrip("/")
         inside = Path(path)
-        # A path outside what is mounted (a container that shows its own groups under their outer names, a process of
-        # another namespace) leaves what is mounted, which is meant to be ours.
+        # The path lies outside the mount (in a container that shows its groups under their outer names, or for a
+        # process of another namespace): the mount point itself is then the process's group.
         if ".." in inside.parts or not inside.is_relative_to(outermost):
             return (str(point),)
         parts = inside.relative_to(outermost).parts
@@ -78,7 +79,7 @@ class Groups:
 
 
 def _mounts(text: str) -> dict[str, tuple[str, str]]:
-    """The group of each hierarchy that is mounted first, and where; by controller, version 2 has the key ""."""
+    """Return the outermost group and mount point of each hierarchy, by controller; the key of version 2 is ""."""
     mounts: dict[str, tuple[str, str]] = {}
     for line in text.splitlines():
         # 31 23 0:28 / /sys/fs/cgroup/cpu rw,relatime shared:9 - cgroup cgroup rw,cpu,cpuacct
@@ -94,24 +95,24 @@ def _mounts(text: str) -> dict[str, tuple[str, str]]:
 
 
 def _plain(path: str) -> str:
-    """A path of mountinfo, in which white space and backslashes are octal."""
+    """Return a path of mountinfo with its octal escapes (white space, backslashes) replaced."""
     return _ESCAPED.sub(lambda match: chr(int(match[1], 8)), path)
 
 
-PERIOD_S = 5.0  # how often limits are read: they may change while the process runs
+PERIOD_S = 5.0  # seconds between two reads of the limits, which may change while the process runs
 _CPU = (("container/cpu", "%"), ("container/throttled", "%"))
 _MEMORY = (("container/memory", "B"), ("container/memory_percent", "%"))
 
 
 class _Limit(NamedTuple):
-    """The tightest limit on the way out from a process's group."""
+    """The tightest limit of a process's group and the groups around it."""
 
     amount: float  # cores, or bytes
-    level: int  # how many groups further out it is set
+    level: int  # index in `Group.folders` of the group that sets it
 
 
 def cpu_quota(groups: Mapping[str, Group]) -> _Limit | None:
-    """The smallest CPU quota, in cores; None if there is none."""
+    """Return the smallest CPU quota, in cores; None if no quota is set."""
     group = groups.get("cpu")
     if group is None:
         return None
@@ -119,49 +120,53 @@ def cpu_quota(groups: Mapping[str, Group]) -> _Limit | None:
 
 
 def memory_limit(groups: Mapping[str, Group], total: int) -> _Limit | None:
-    """The smallest limit of memory, in bytes; None if there is none below the machine's `total`."""
+    """Return the smallest memory limit, in bytes; None if no limit is below the machine's `total`."""
     group = groups.get("memory")
     if group is None:
         return None
     name = "memory.limit_in_bytes" if group.version == 1 else "memory.max"
     limits = [(_number(_text(folder, name)), level) for level, folder in enumerate(group.folders)]
-    if group.version == 1 and group.folders:  # counts outer groups that are not mounted, too
+    if group.version == 1 and group.folders:  # this entry includes outer groups that are not mounted
         beyond = _counters(group.folders[0], "memory.stat").get("hierarchical_memory_limit")
         limits.append((beyond, len(group.folders) - 1))
-    # Version 1 has no word for "none", but a huge number that depends on the size of a page.
+    # Version 1 writes "no limit" as a huge number that depends on the size of a page.
     return _tightest((limit, level) for limit, level in limits if limit is not None and limit < total)
 
 
 def cores(pid: int, groups: Mapping[str, Group]) -> list[int]:
-    """The cores that the process may run on; an OSError if it has gone."""
+    """Return the cores that the process may run on.
+
+    Raises:
+        OSError: the process has ended.
+    """
     if not LINUX:
         process = psutil.Process(pid)
         return sorted(process.cpu_affinity()) if hasattr(process, "cpu_affinity") else list(range(os.cpu_count() or 1))
-    if elsewhere := _elsewhere():
-        return sorted(elsewhere)
+    if cores_of_root := _cores_of_other_root():
+        return sorted(cores_of_root)
     allowed = os.sched_getaffinity(pid)
     group = groups.get("cpuset")
     for folder in group.folders[:1] if group is not None else ():
         for name in ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"):
-            listed = set(probe.numbers(_text(folder, name)))
+            listed = set(probe.parse_list(_text(folder, name)))
             if listed:
                 return sorted(allowed & listed or allowed)
     return sorted(allowed)
 
 
-def _elsewhere() -> set[int]:
-    """The cores that another root's procfs lists; none where there is no other root."""
+def _cores_of_other_root() -> set[int]:
+    """Return the cores that the procfs of `KERNEL_MONITOR_ROOT` lists; an empty set without such a root."""
     if Path("/proc") == PROC:
         return set()
-    # `self` is the reader: the sampler, which has its kernel's cores.
+    # `self` is the sampler, which inherits its kernel's cores.
     for line in (_text(str(PROC / "self"), "status")).splitlines():
         if line.startswith("Cpus_allowed_list:"):
-            return set(probe.numbers(line.partition(":")[2]))
+            return set(probe.parse_list(line.partition(":")[2]))
     return set()
 
 
 class Limits(Fact):
-    """`host["limits"]` of the hello: `cpus`, `cpu_quota` (cores or null), `memory` (bytes or null), `source`."""
+    """The fact `limits` of the hello: `cpus`, `cpu_quota` (cores or null), `memory` (bytes or null), `source`."""
 
     key = "limits"
     period = PERIOD_S
@@ -185,11 +190,11 @@ class Limits(Fact):
 
 
 class Container(Probe):
-    """CPU time in per cent of the quota, periods in which it ran out, and memory against its limit; at 1 Hz.
+    """A probe of CPU time against its quota, periods in which the quota ran out, and memory against its limit; at 1 Hz.
 
-    Measured is the group that sets the tightest limit: the process's own or an outer group. The limits are read again
-    every 5 s; the metrics without a limit are absent. The memory is without the file pages that are given back at once
-    when space is needed (`inactive_file`): a data set that was read would fill any limit.
+    It measures the group that sets the tightest limit: the process's own or an outer group. The limits are read again
+    every 5 s; without a limit its metrics are absent. File pages that the kernel frees at once when it needs space
+    (`inactive_file`) do not count as memory: a data set that was read would fill any limit.
     """
 
     group = "container"
@@ -204,23 +209,23 @@ class Container(Probe):
         self._cpu: tuple[str, str] | None = None  # the folders of the quota and of its group's CPU time
         self._memory: str | None = None
         self._rates = Rates()
-        self._look()
+        self._find_limits()
 
     def read(self, now: float, /) -> list[float]:
         if now >= self._due:
             self._due = now + PERIOD_S
-            self._look()
+            self._find_limits()
         values: list[float] = []
         if self._cpu is not None:
             used, periods, throttled = self._rates.update(now, _cpu_counters(*self._cpu))
-            # A group that sleeps has no periods: in none of them did the quota run out.
+            # A group that slept has no periods, so the quota ran out in none.
             values += [100.0 * used / 1e9 / self._quota, 100.0 * throttled / periods if periods else 0.0]
         if self._memory is not None:
             resident = _memory_used(self._memory)
             values += [float(resident), 100.0 * resident / self._limit]
         return values
 
-    def _look(self) -> None:
+    def _find_limits(self) -> None:
         """Find the limits, and the folders of the groups that set them."""
         groups = self._groups.find() if LINUX else {}
         quota, limit = cpu_quota(groups), memory_limit(groups, self._total)
@@ -249,12 +254,12 @@ class Container(Probe):
 
 
 def _no_groups() -> str:
-    """Return why there are no control groups to ask."""
+    """Return the reason why no control group is visible."""
     return "no control group of this process can be seen here" if LINUX else "only Linux has control groups"
 
 
 def _counters(folder: str, name: str) -> dict[str, int]:
-    """A file of lines `name number`; empty if it cannot be read."""
+    """Return the content of a file of lines `name number`; empty if it cannot be read."""
     pairs = (line.split() for line in _text(folder, name).splitlines())
     return {key: int(number) for key, number in pairs}
 
@@ -268,32 +273,32 @@ def _quota(version: int, folder: str) -> float | None:
         quota, period = _number(_text(folder, "cpu.cfs_quota_us")), _number(_text(folder, "cpu.cfs_period_us"))
     else:
         quota, period = map(_number, _text(folder, "cpu.max").partition(" ")[::2])
-    return None if quota is None or not period or quota < 0 else quota / period  # -1, or "max": none
+    return None if quota is None or not period or quota < 0 else quota / period  # -1 and "max" mean no quota
 
 
 def _text(folder: str, name: str) -> str:
-    """The file's text; empty where it does not exist (the outermost group of version 2 has none) or may not be read."""
+    """Return the file's text; empty if it is missing (as in the outermost group of version 2) or may not be read."""
     try:
         return probe.read(f"{folder}/{name}").decode().strip()
-    except probe.NOT_THERE:
+    except probe.UNREADABLE:
         return ""
 
 
 def _number(text: str) -> int | None:
-    """None for a word (`max`) and for nothing."""
+    """Return the number in a text; None for a word (`max`) and for an empty text."""
     return int(text) if text.lstrip("-").isdecimal() else None
 
 
 def _cpu_counters(quota: str, times: str) -> tuple[int, int, int]:
-    """CPU time used (ns), periods, and periods in which the quota ran out, of the groups in two folders."""
+    """Return the used CPU time (ns) of the group at `times`; the periods and throttled periods of that at `quota`."""
     stat = _counters(quota, "cpu.stat")
     used = 1000 * stat["usage_usec"] if "usage_usec" in stat else int(probe.read(f"{times}/cpuacct.usage"))
     return used, stat["nr_periods"], stat["nr_throttled"]
 
 
 def _memory_used(folder: str) -> int:
-    """Bytes charged to the group in `folder` and the groups in it, without inactive file pages."""
+    """Return the bytes charged to the group in `folder` and to its inner groups, without inactive file pages."""
     stat = _counters(folder, "memory.stat")
-    if "total_inactive_file" in stat:  # version 1, whose plain names leave the inner groups out
+    if "total_inactive_file" in stat:  # version 1, where names without `total_` leave out the inner groups
         return max(0, int(probe.read(f"{folder}/memory.usage_in_bytes")) - stat["total_inactive_file"])
     return max(0, int(probe.read(f"{folder}/memory.current")) - stat["inactive_file"])

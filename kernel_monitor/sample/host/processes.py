@@ -1,4 +1,4 @@
-"""What the kernel and its child processes use, by role."""
+"""Use of CPU, memory and storage by the kernel and its child processes, by role."""
 
 from __future__ import annotations
 
@@ -18,36 +18,39 @@ from ..probe import LINUX, NAN, Probe
 ROLES = ("kernel", "workers", "sampler", "others")
 _PARTS = (("cpu", "%"), ("memory", "B"), ("read", "B/s"), ("write", "B/s"), ("count", "1"))
 _MOVED = ("read", "write")
-_WORKER = "pt_data_worker"  # what torch calls a DataLoader's worker (torch/utils/data/_utils/worker.py)
-_LOOKS = 2  # at a child's command line: at the first it may be forked and not yet have called exec
+_WORKER = "pt_data_worker"  # torch's process name of a DataLoader's worker (torch/utils/data/_utils/worker.py)
+_COMMAND_READS = 2  # reads of a child's command line: at the first it may be forked and not yet have called exec
 _BYTES = re.compile(rb"^(?:read|write)_bytes: (\d+)$", re.MULTILINE)
 
 
 class Usage(NamedTuple):
-    """A process and what it has used since it began."""
+    """The use of a process since its start."""
 
-    start: float  # when it began, in seconds of a clock of the source's own
-    parent: int  # the number of its parent
+    start: float  # its start, in seconds of a clock of the source's own
+    parent: int  # its parent's pid
     name: str  # its name, or its main thread's
-    ended: bool  # it is a zombie, which holds nothing any more
+    ended: bool  # it is a zombie, which holds no memory
     cpu: float  # CPU time of all its threads, in seconds
     resident: int  # its memory in RAM, in bytes; pages shared with others count in each
-    moved: tuple[int, int] | None  # bytes read from and written to storage for it; None where they cannot be read
+    moved: tuple[int, int] | None  # bytes read from and written to storage for it; None if they cannot be read
 
 
 class ProcSource:
-    """A process's descendants, from Linux' `/proc`; `io_reason`: why `Usage.moved` is never known here, or nothing.
+    """A reader of a process and its descendants from Linux' `/proc`.
 
-    One listing gives all processes; parents are read only of those that were not in the listing before. That is
-    cheaper than the `children` files of all threads of the tree, of which a training process has hundreds, and needs
-    no kernel built with them.
+    One listing gives all processes; only for processes that are new in it are the parents read. That is cheaper than
+    the `children` files of all threads of the tree, of which a training process has hundreds, and works on kernels
+    built without them.
+
+    Attributes:
+        io_reason: why `Usage.moved` is never known here; empty if it is.
     """
 
     def __init__(self, root: int, proc: str = "/proc") -> None:
         self._proc = proc
         self._tick = 1.0 / os.sysconf("SC_CLK_TCK")
         self._page = os.sysconf("SC_PAGE_SIZE")
-        self._ours: dict[int, float] = {}  # when each began
+        self._ours: dict[int, float] = {}  # the start of each process
         self._others: set[int] = set()
         self._root = root
         self.io_reason = ""
@@ -57,7 +60,7 @@ class ProcSource:
             self.io_reason = f"/proc/<pid>/io cannot be read: {error.strerror}"
 
     def pids(self) -> Collection[int]:
-        """The process and all its descendants, including those that got another parent."""
+        """Return the pids of the process and its descendants, including those whose parent has ended."""
         running = {int(name) for name in os.listdir(self._proc) if name.isdecimal()}  # noqa: PTH208 - as text, unsorted
         for pid in self._ours.keys() - running:
             del self._ours[pid]
@@ -69,7 +72,7 @@ class ProcSource:
                 fresh[pid] = found
         if self._root in fresh:
             self._ours[self._root] = fresh.pop(self._root).start
-        # A parent's number may be the higher one: repeat until none is added.
+        # A parent's pid may be higher than its child's: repeat until none is added.
         while born := [pid for pid, found in fresh.items() if found.parent in self._ours]:
             for pid in born:
                 self._ours[pid] = fresh.pop(pid).start
@@ -77,22 +80,22 @@ class ProcSource:
         return self._ours.keys()
 
     def usage(self, pid: int) -> Usage | None:
-        """Return what a process has used; None if it has ended, even if its number was used again."""
+        """Return the use of a process; None if it has ended, even if its pid was used again."""
         found = self._stat(pid, moved=not self.io_reason)
         if found is not None and found.start != self._ours.get(pid, found.start):
-            del self._ours[pid]  # another process of this number: the next listing reads its parent
+            del self._ours[pid]  # another process has this pid: the next listing reads its parent
             return None
         return found
 
     def command(self, pid: int) -> object:
-        """The command line of a process, to be compared; None if it has ended."""
+        """Return the command line of a process, for comparison; None if it has ended."""
         try:
             return probe.read(f"{self._proc}/{pid}/cmdline")
         except (FileNotFoundError, ProcessLookupError):
             return None
 
     def _stat(self, pid: int, *, moved: bool = False) -> Usage | None:
-        """From `/proc/<pid>/stat` (man 5 proc); its resident pages are those of `statm`."""
+        """Return the use from `/proc/<pid>/stat` (man 5 proc); its resident pages equal those of `statm`."""
         try:
             head, _, tail = probe.read(f"{self._proc}/{pid}/stat").rpartition(b")")
         except (FileNotFoundError, ProcessLookupError):
@@ -117,7 +120,7 @@ class ProcSource:
 
 
 class PsutilSource:
-    """The same from psutil, for systems without `/proc`."""
+    """A reader with the methods of `ProcSource`, by psutil, for systems without `/proc`."""
 
     def __init__(self, root: int) -> None:
         self._root = psutil.Process(root)
@@ -171,22 +174,21 @@ Source = ProcSource | PsutilSource
 
 @dataclass(slots=True)
 class _Member:
-    """A process of the tree as the last read saw it."""
+    """A process of the tree at the last read."""
 
     usage: Usage
-    looks: int = 0  # how often its command line was read
-    forked: bool = False  # it has the kernel's own command line
+    command_reads: int = 0  # how often its command line was read
+    forked: bool = False  # its command line is the kernel's own
 
 
 class ProcessTree(Probe):
-    """CPU time, resident memory, bytes read and written, and number of the processes of each role, at 1 Hz.
+    """A probe of the kernel's process tree: CPU time, memory, bytes read and written, and count per role, at 1 Hz.
 
-    The roles: the kernel; the workers of its data loaders (those that the kernel names, children with torch's name for
-    workers, and forked children, which have the kernel's own command line); this sampler; other descendants. A role
+    The roles are: the kernel; the workers of its data loaders (those that the kernel names, children with torch's name
+    for workers, and forked children, which have the kernel's own command line); this sampler; other descendants. A role
     without processes has a count of 0 and no other value.
 
-    A process counts from the first read that sees it, with all that it used since it began, to the last: what it used
-    after that is unknown.
+    The first read that sees a process counts all that it used since its start; use after the last read is unknown.
     """
 
     group = "process"
@@ -199,10 +201,10 @@ class ProcessTree(Probe):
         self._named: frozenset[int] = frozenset()
         self._members: dict[int, _Member] | None = None
         self._at = NAN
-        why_not = self._processes.io_reason
-        self._parts = [(part, unit) for part, unit in _PARTS if not why_not or part not in _MOVED]
+        io_reason = self._processes.io_reason
+        self._parts = [(part, unit) for part, unit in _PARTS if not io_reason or part not in _MOVED]
         self.series = tuple((f"process/{role}/{part}", unit) for role in ROLES for part, unit in self._parts)
-        self.reasons = {f"process/{role}/{part}": why_not for role in ROLES for part in _MOVED if why_not}
+        self.reasons = {f"process/{role}/{part}": io_reason for role in ROLES for part in _MOVED if io_reason}
 
     @property
     def pids(self) -> frozenset[int]:
@@ -210,19 +212,19 @@ class ProcessTree(Probe):
         return frozenset(self._members or ())
 
     def set_workers(self, pids: Iterable[int]) -> None:
-        """Set the numbers of the worker processes; from any thread."""
+        """Set the pids of the worker processes; from any thread."""
         self._named = frozenset(pids)
 
     def read(self, now: float, /) -> list[float]:
         before, elapsed = self._members, (now - self._at) or NAN
-        used = {(role, "count"): 0.0 for role in ROLES}  # what is not in it is unknown
+        used = {(role, "count"): 0.0 for role in ROLES}  # metrics that are not in it are unknown
         members: dict[int, _Member] = {}
         command: object = None
         for pid in tuple(self._processes.pids()):
             usage = self._processes.usage(pid)
             if usage is None:
                 continue
-            if pid == self._own:  # it uses about a tick of 10 ms in a second: its own clock is finer
+            if pid == self._own:  # it uses about one tick of 10 ms per second: `process_time` is finer
                 usage = usage._replace(cpu=time.process_time())
             member = before.get(pid) if before else None
             last = None if member is None else member.usage
@@ -230,9 +232,9 @@ class ProcessTree(Probe):
                 member, last = _Member(usage), None
             member.usage = usage
             members[pid] = member
-            if member.looks < _LOOKS:
+            if member.command_reads < _COMMAND_READS:
                 command = command or self._processes.command(self._kernel)
-                member.looks += 1
+                member.command_reads += 1
                 member.forked = bool(command) and self._processes.command(pid) == command
             role = self._role(pid, member)
             for part, more in _used(usage, last, born=before is not None):
@@ -246,20 +248,24 @@ class ProcessTree(Probe):
             return "kernel"
         if pid == self._own:
             return "sampler"
-        forked = member.forked and member.usage.name != FORK_SERVER  # a copy of the kernel, too, but it loads nothing
+        # The fork server is a copy of the kernel, too, but loads no data.
+        forked = member.forked and member.usage.name != FORK_SERVER
         if pid in self._named or member.usage.name == _WORKER or forked:
             return "workers"
         return "others"
 
 
 def _used(now: Usage, before: Usage | None, *, born: bool) -> Iterator[tuple[str, float]]:
-    """Return the use that a process adds to its role. `before`: None if the last read did not see it; `born`: new."""
-    if not now.ended:  # a zombie holds nothing any more
+    """Yield the use that a process adds to its role since the last read.
+
+    `before` is None if the last read did not see the process; `born` means that it started since then.
+    """
+    if not now.ended:  # a zombie holds no memory
         yield "count", 1.0
         yield "memory", now.resident
     if before is None and not born:
         return
-    # Counters never fall; where they seem to (the kernel scales user and system time) nothing was used.
+    # Counters never fall. If one seems to (the kernel scales user and system time), the process used nothing.
     yield "cpu", max(0.0, now.cpu - (before.cpu if before else 0.0))
     since = before.moved if before else (0, 0)
     if now.moved is not None and since is not None:

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from kernel_monitor.loaders.data import file_check
-from kernel_monitor.loaders.data.file_check import Facts, FileTable, look_bytes
+from kernel_monitor.loaders.data.file_check import Facts, FileTable, check_bytes
 from tests.loaders.corpus import cases
 
 
@@ -24,7 +24,7 @@ def photo(tmp_path: Path) -> Path:
 
 
 def test_size_comes_from_the_header(photo: Path) -> None:
-    assert FileTable(1).look(0, str(photo)) == (50, 70, None, False)
+    assert FileTable(1).check(0, str(photo)) == (50, 70, None, False)
 
 
 @pytest.mark.parametrize("options", [{"progressive": True}, {"subsampling": 2}, {"optimize": True}])
@@ -32,7 +32,7 @@ def test_ordinary_kinds_are_good(tmp_path: Path, options: dict[str, Any]) -> Non
     for mode in ("RGB", "L"):
         path = tmp_path / f"{mode}.jpg"
         Image.new(mode, (33, 21), 77 if mode == "L" else (1, 2, 3)).save(path, **options)
-        assert FileTable(1).look(0, str(path)) == (21, 33, None, False)
+        assert FileTable(1).check(0, str(path)) == (21, 33, None, False)
 
 
 def test_every_cut_of_a_file_is_refused(photo: Path, tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_every_cut_of_a_file_is_refused(photo: Path, tmp_path: Path) -> None:
     cut = tmp_path / "cut.jpg"
     for length in [*range(40), *range(40, len(whole) - 1, 997), len(whole) - 2, len(whole) - 1]:
         cut.write_bytes(whole[:length])
-        assert FileTable(1).look(0, str(cut)).reason is not None, length
+        assert FileTable(1).check(0, str(cut)).reason is not None, length
 
 
 def test_what_is_no_whole_jpeg_has_a_reason(photo: Path, tmp_path: Path) -> None:
@@ -58,14 +58,14 @@ def test_what_is_no_whole_jpeg_has_a_reason(photo: Path, tmp_path: Path) -> None
     for number, (name, (content, reason)) in enumerate(cases.items()):
         path = tmp_path / name
         path.write_bytes(content)
-        assert reason in str(table.look(number, str(path)).reason), name
+        assert reason in str(table.check(number, str(path)).reason), name
     Image.new("CMYK", (8, 8)).save(tmp_path / "cmyk.jpg")
-    assert "4 components" in str(table.look(20, str(tmp_path / "cmyk.jpg")).reason)
-    assert "cannot be read" in str(table.look(21, str(tmp_path / "missing.jpg")).reason)
+    assert "4 components" in str(table.check(20, str(tmp_path / "cmyk.jpg")).reason)
+    assert "cannot be read" in str(table.check(21, str(tmp_path / "missing.jpg")).reason)
     os.mkfifo(tmp_path / "pipe.jpg")
-    assert table.look(22, str(tmp_path / "pipe.jpg")).reason == "not a regular file"
+    assert table.check(22, str(tmp_path / "pipe.jpg")).reason == "not a regular file"
     (tmp_path / "padded.jpg").write_bytes(photo.read_bytes() + bytes(10))
-    assert table.look(23, str(tmp_path / "padded.jpg")).reason is None
+    assert table.check(23, str(tmp_path / "padded.jpg")).reason is None
 
 
 def test_the_corpus_is_told_apart_by_file_and_by_bytes(tmp_path: Path) -> None:
@@ -73,13 +73,13 @@ def test_the_corpus_is_told_apart_by_file_and_by_bytes(tmp_path: Path) -> None:
     for number, case in enumerate(cases()):
         path = tmp_path / case.name
         case.write(path)
-        facts = table.look(number, str(path))
+        facts = table.check(number, str(path))
         assert (facts.reason is None) == case.dali, case.name
         if case.readable:
             with Image.open(path) as image:
                 assert facts[:2] == ((image.height, image.width) if case.dali else (0, 0)), case.name
         if path.is_file() and not path.is_symlink():
-            assert look_bytes(path.read_bytes()) == facts, case.name
+            assert check_bytes(path.read_bytes()) == facts, case.name
 
 
 def test_every_cut_of_every_kind_is_refused(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_every_cut_of_every_kind_is_refused(tmp_path: Path) -> None:
             case.write(tmp_path / "one")
             whole = (tmp_path / "one").read_bytes()
             for length in {*range(0, len(whole), max(1, len(whole) // 50)), len(whole) - 2, len(whole) - 1}:
-                assert look_bytes(whole[:length]).reason is not None, (case.name, length)
+                assert check_bytes(whole[:length]).reason is not None, (case.name, length)
 
 
 def test_a_large_file_is_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,32 +96,32 @@ def test_a_large_file_is_read_to_its_end(tmp_path: Path, monkeypatch: pytest.Mon
     path = tmp_path / "large.png"
     Image.fromarray(pixels).save(path)
     assert path.stat().st_size > file_check.HEAD
-    assert FileTable(1).look(0, str(path)) == (400, 400, None, False)
+    assert FileTable(1).check(0, str(path)) == (400, 400, None, False)
     damaged = bytearray(path.read_bytes())
     damaged[-100] ^= 1
     path.write_bytes(damaged)
-    assert "checksum" in str(FileTable(1).look(0, str(path)).reason)
+    assert "checksum" in str(FileTable(1).check(0, str(path)).reason)
     monkeypatch.setattr(file_check, "LONGEST", 1000)
-    assert "64 MB" in str(FileTable(1).look(0, str(path)).reason)
+    assert "64 MB" in str(FileTable(1).check(0, str(path)).reason)
 
 
 def test_what_takes_a_files_place_with_its_size_and_time_is_looked_at(photo: Path) -> None:
     table = FileTable(1)
-    assert table.look(0, str(photo)).reason is None
+    assert table.check(0, str(photo)).reason is None
     status, content = photo.stat(), photo.read_bytes()
     other = photo.with_name("other")
     other.write_bytes(content[:4] + bytes(len(content) - 4))
     other.rename(photo)
     os.utime(photo, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert photo.stat().st_size == status.st_size
-    assert table.look(0, str(photo)).reason is not None
+    assert table.check(0, str(photo)).reason is not None
 
 
 def test_a_known_file_is_not_opened(photo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = FileTable(1)
-    facts = table.look(0, str(photo))
-    monkeypatch.setattr(file_check, "_look_file", lambda path: pytest.fail(f"opened {path}"))
-    assert table.look(0, str(photo)) == facts
+    facts = table.check(0, str(photo))
+    monkeypatch.setattr(file_check, "_check_file", lambda path: pytest.fail(f"opened {path}"))
+    assert table.check(0, str(photo)) == facts
 
 
 def test_an_error_of_the_storage_is_not_remembered(photo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,13 +131,13 @@ def test_an_error_of_the_storage_is_not_remembered(photo: Path, monkeypatch: pyt
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patched:
-        patched.setattr(file_check, "_look_file", fail)
-        assert table.look(0, str(photo)).reason == "cannot be read: Input/output error"
-    assert table.look(0, str(photo)).reason is None
+        patched.setattr(file_check, "_check_file", fail)
+        assert table.check(0, str(photo)).reason == "cannot be read: Input/output error"
+    assert table.check(0, str(photo)).reason is None
 
 
 def test_slow_storage_is_looked_at_by_several_threads(photo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names, walk = set(), file_check._look_file
+    names, walk = set(), file_check._check_file
     together = threading.Barrier(4)  # nobody gets on unless four are there at once
 
     def slow(path: str) -> Facts:
@@ -149,24 +149,24 @@ def test_slow_storage_is_looked_at_by_several_threads(photo: Path, monkeypatch: 
             time.sleep(2 * file_check.PATIENCE)
         return walk(path)
 
-    monkeypatch.setattr(file_check, "_look_file", slow)
+    monkeypatch.setattr(file_check, "_check_file", slow)
     table = FileTable(0)
     batch = [(number, str(photo)) for number in range(9)]
     expected = [Facts(50, 70, None)] * 9
-    assert table.look_all(batch) == expected
+    assert table.check_all(batch) == expected
     assert len(names) >= 4
     table.close()
     assert not [one for one in threading.enumerate() if one.name.startswith("kernel-monitor-files")]
     monkeypatch.setattr(file_check, "PATIENCE", 30.0)
-    assert table.look_all(batch) == expected
+    assert table.check_all(batch) == expected
     assert not [one for one in threading.enumerate() if one.name.startswith("kernel-monitor-files")]
-    assert table.look_all([]) == []
+    assert table.check_all([]) == []
 
 
 def test_a_changed_file_is_looked_at_again(photo: Path) -> None:
     table = FileTable(1)
-    assert table.look(0, str(photo)).reason is None
+    assert table.check(0, str(photo)).reason is None
     photo.write_bytes(photo.read_bytes()[:-2])
-    assert "cut off" in str(table.look(0, str(photo)).reason)
+    assert "cut off" in str(table.check(0, str(photo)).reason)
     Image.new("RGB", (9, 8)).save(photo)
-    assert table.look(0, str(photo)) == (8, 9, None, False)
+    assert table.check(0, str(photo)) == (8, 9, None, False)

@@ -272,7 +272,7 @@ class _Frames:
         self._stamps.append(now)
         return False
 
-    def news(self, now: float) -> bool:
+    def facts_changed(self, now: float) -> bool:
         return False
 
     def values(self, now: float) -> list[float]:

@@ -17,7 +17,7 @@ import pytest
 from benchmarks.metrics import GROUPS, METRICS, matching
 from kernel_monitor import os_process as process
 from kernel_monitor.sample import probe as procfs
-from kernel_monitor.sample.host import facts as host
+from kernel_monitor.sample.host.cpu import host_facts
 from kernel_monitor.sample.host.load import Disk, Load, Memory, Network, Pressure
 from kernel_monitor.sample.host.process_limits import Container, Limits
 from kernel_monitor.sample.probe import Probe, Rates
@@ -269,7 +269,7 @@ def test_a_process_may_have_any_name(tmp_path: Path) -> None:
 
 
 def test_the_facts_of_this_machine() -> None:
-    facts = host.facts()
+    facts = host_facts()
     assert facts["logical_cpus"] == os.cpu_count()
     assert facts["memory_total"] == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert facts["platform"] == "Linux"

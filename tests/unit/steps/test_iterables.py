@@ -19,7 +19,7 @@ from torchvision.transforms.functional import pil_to_tensor
 import kernel_monitor
 from kernel_monitor import switchable, watch_loader
 from kernel_monitor.errors import MonitorError
-from kernel_monitor.steps.watched_loader import Source, count, live
+from kernel_monitor.steps.watched_loader import Source, count_samples, live
 
 
 def source(name: str) -> Source:
@@ -212,7 +212,7 @@ def test_what_cannot_be_iterated_or_copied_is_named() -> None:
     ],
 )
 def test_samples_are_counted_sensibly(batch: Any, samples: int) -> None:
-    assert count(batch) == samples
+    assert count_samples(batch) == samples
 
 
 def test_it_is_there_by_name_and_says_nothing_of_phases() -> None:

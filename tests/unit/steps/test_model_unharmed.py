@@ -21,7 +21,7 @@ import torch
 
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.steps import watch, watch_loader
-from kernel_monitor.steps.phases import BACKWARD, FORWARD, OPTIMIZER, watched
+from kernel_monitor.steps.phase_times import BACKWARD, FORWARD, OPTIMIZER, watched_models
 from kernel_monitor.steps.watched_loader import live
 from tests.unit.burning import BURN, Model, Slow, as_before, close, over, spent, x
 
@@ -89,7 +89,7 @@ def test_watching_again_is_the_same_watch_with_both_optimizers(model: Model) -> 
     assert watch(model, first) is found
     assert watch(model) is found
     assert watch(model, second) is found
-    assert watched.models == 1
+    assert watched_models.count == 1
     before = spent()
     model(x())
     first.step()
@@ -122,7 +122,7 @@ def test_a_model_that_is_gone_is_not_watched_and_neither_is_kept_alive() -> None
     gc.collect()
     assert dead[0]() is None
     assert not found.running
-    assert watched.models == 0
+    assert watched_models.count == 0
 
 
 def test_one_model_in_two_threads_is_in_each_one_s_own_steps(model: Model) -> None:
@@ -199,7 +199,7 @@ def test_what_is_not_torch_s_is_refused_with_what_to_do() -> None:
 FORKED = """
 import os, sys, torch
 from kernel_monitor.steps import phase, step, watch, watch_loader
-from kernel_monitor.steps.phases import thread_phases, watched
+from kernel_monitor.steps.phase_times import thread_phases, watched_models
 from kernel_monitor.steps.watched_loader import live
 
 model = torch.nn.Linear(2, 2)
@@ -211,7 +211,7 @@ with step(), phase("forward"):
 child = os.fork()
 if child == 0:
     try:
-        assert watched.models == 0
+        assert watched_models.count == 0
         assert live() == []
         model(torch.ones(1, 2)).sum().backward()
         optimizer.step()
@@ -223,7 +223,7 @@ if child == 0:
         print(error, file=sys.stderr, flush=True)
         os._exit(1)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-assert watched.models == 1
+assert watched_models.count == 1
 model(torch.ones(1, 2)).sum().backward()
 optimizer.step()
 assert all(value > 0 for value in thread_phases().spent[1:4])

@@ -17,7 +17,7 @@ import pytest
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.steps import phase, step, watch_loader
 from kernel_monitor.steps.measured_step import NO_GRADIENTS, WARM_UP, Step
-from kernel_monitor.steps.phases import thread_phases
+from kernel_monitor.steps.phase_times import thread_phases
 from kernel_monitor.steps.step_meter import STEPS_KEPT, WARM_UP_STEPS, Meter, StepClock
 from kernel_monitor.steps.watched_loader import Source, live
 

@@ -13,10 +13,8 @@ from typing import Any
 import pytest
 
 from kernel_monitor.sample.gpu import gpus as gpu_module
-from kernel_monitor.sample.gpu import gpus as nvml_session
+from kernel_monitor.sample.gpu import gpus as gpus_module
 from kernel_monitor.sample.gpu import nvml as nvml_module
-from kernel_monitor.sample.gpu import nvml as query_thread
-from kernel_monitor.sample.gpu import xid
 from kernel_monitor.sample.gpu.gpus import Gpus
 from tests.unit.nvml_standin import GIB, FakeGpu, FakeMig, Machine, nvml, pynvml
 
@@ -28,8 +26,8 @@ METRICS = 33
 @pytest.fixture(autouse=True)
 def in_haste(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is asked each second, is asked each tenth of one, and the threads end soon."""
-    monkeypatch.setattr(nvml_session, "SLOW_S", 0.1)
-    monkeypatch.setattr(xid, "WAIT_MS", 20)
+    monkeypatch.setattr(gpus_module, "SLOW_S", 0.1)
+    monkeypatch.setattr(nvml_module, "WAIT_MS", 20)
 
 
 @contextmanager
@@ -330,7 +328,7 @@ def test_a_gpu_that_is_lost_from_the_start_has_its_rows() -> None:
 
 
 def test_a_driver_that_hangs_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query_thread, "SILENT_S", 1.0)
+    monkeypatch.setattr(nvml_module, "SILENT_S", 1.0)
     free = threading.Event()
     with started([FakeGpu()]) as (probe, _):
         monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", lambda _: free.wait(30) and None)
@@ -341,14 +339,14 @@ def test_a_driver_that_hangs_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -
         assert "NVML does not answer: no load, memory and power" in said
         assert "has not answered" in reasons(probe)["utilisation"]
         monkeypatch.undo()
-        monkeypatch.setattr(xid, "WAIT_MS", 20)
+        monkeypatch.setattr(nvml_module, "WAIT_MS", 20)
         free.set()
         said = changes_until(probe, lambda: values(probe)["gpu/0/utilisation"] == 37.0)
         assert "NVML answers again: load, memory and power" in said
 
 
 def test_a_call_that_hangs_takes_only_its_own_thread_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query_thread, "SILENT_S", 1.0)
+    monkeypatch.setattr(nvml_module, "SILENT_S", 1.0)
     free = threading.Event()
     with started([FakeGpu()]) as (probe, _):
         monkeypatch.setattr(pynvml, "nvmlDeviceGetPcieThroughput", lambda *_: free.wait(30) and 7)

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from benchmarks import metrics
-from kernel_monitor.sample.gpu import gpu_processes as nvml_processes
+from kernel_monitor.sample.gpu import gauges as gpu_gauges
 from kernel_monitor.sample.gpu.nvml import RETRY_S
 from tests.unit.gpu_asked import Asked, Clock
 from tests.unit.nvml_standin import GIB, FakeGpu, FakeMig, nvml, pynvml
@@ -54,7 +54,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.fixture(autouse=True)
 def first_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a machine of one's own, wherever the tests run."""
-    monkeypatch.setattr(nvml_processes, "in_first_namespace", lambda: True)
+    monkeypatch.setattr(gpu_gauges, "in_first_namespace", lambda: True)
 
 
 def full_gpu() -> FakeGpu:

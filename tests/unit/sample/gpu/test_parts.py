@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from kernel_monitor.sample.gpu import gpu_processes as nvml_processes
-from kernel_monitor.sample.gpu import xid
+from kernel_monitor.sample.gpu import gauges as gpu_gauges
+from kernel_monitor.sample.gpu import nvml as nvml_module
 from kernel_monitor.sample.gpu.nvml import RETRY_S, open_devices
 from tests.unit.gpu_asked import Asked, Clock
 from tests.unit.nvml_standin import GIB, FakeGpu, FakeMig, nvml, pynvml
@@ -23,8 +23,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture(autouse=True)
 def first_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvml_processes, "in_first_namespace", lambda: True)
-    monkeypatch.setattr(xid, "WAIT_MS", 20)
+    monkeypatch.setattr(gpu_gauges, "in_first_namespace", lambda: True)
+    monkeypatch.setattr(nvml_module, "WAIT_MS", 20)
 
 
 def test_only_the_kernels_processes_count(clock: Clock) -> None:
@@ -69,14 +69,14 @@ def test_before_the_tree_is_known_there_is_a_reason_and_not_for_long(clock: Cloc
     with nvml([FakeGpu(processes=[(4001, GIB, 4)])]):
         asked = Asked(clock, pids=None)
         asked.round()
-        assert asked.reasons() == dict.fromkeys(["process_memory", "process_utilisation"], nvml_processes.NOT_YET)
+        assert asked.reasons() == dict.fromkeys(["process_memory", "process_utilisation"], gpu_gauges.NOT_YET)
         asked.session.set_processes(frozenset({4001}))
-        asked.round(nvml_processes.SOON_S)
+        asked.round(gpu_gauges.SOON_S)
         assert asked.values()["process_memory"] == GIB
 
 
 def test_in_a_container_pids_are_those_of_others(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvml_processes, "in_first_namespace", lambda: False)
+    monkeypatch.setattr(gpu_gauges, "in_first_namespace", lambda: False)
     gpu = FakeGpu(processes=[(4001, GIB, 4)])
     with nvml([gpu]):
         asked = Asked(clock)
@@ -92,7 +92,7 @@ def test_pids_of_which_none_is_there_are_those_of_others(clock: Clock) -> None:
     with nvml([FakeGpu(processes=[(nobody, GIB, 4)]), FakeGpu()]):
         asked = Asked(clock)
         asked.round()
-        assert asked.reasons() == dict.fromkeys(["process_memory", "process_utilisation"], nvml_processes.ELSEWHERE)
+        assert asked.reasons() == dict.fromkeys(["process_memory", "process_utilisation"], gpu_gauges.ELSEWHERE)
         assert asked.values(1)["process_memory"] == 0.0
 
 
@@ -100,7 +100,7 @@ def test_a_driver_that_keeps_the_memory_of_processes_to_itself(clock: Clock) -> 
     with nvml([FakeGpu(processes=[(4001, -1, 4)])]):
         asked = Asked(clock)
         asked.round()
-        assert asked.reasons() == {"process_memory": nvml_processes.NOT_GIVEN}
+        assert asked.reasons() == {"process_memory": gpu_gauges.NOT_GIVEN}
 
 
 def mig_gpu(count: int) -> FakeGpu:
@@ -174,7 +174,7 @@ def watched(gpus: list[FakeGpu], events: list[tuple[int, int]]) -> tuple[list[di
     """What is told of these events, and the GPUs whose events are not."""
     told: list[dict[str, Any]] = []
     with nvml(gpus) as machine:
-        watch = xid.XidWatch(open_devices(), told.append)
+        watch = nvml_module.XidThread(open_devices(), told.append)
         watch.start()
         for event in events:
             machine.events.put(event)
@@ -214,7 +214,7 @@ def test_a_gpu_that_no_longer_answers_is_named_by_its_events() -> None:
     gone = FakeGpu(errors={"nvmlDeviceGetIndex": pynvml.NVML_ERROR_GPU_IS_LOST})
     told, _ = watched([FakeGpu(), gone], [(1, 79)])
     assert [notice["message"] for notice in told] == ["GPU 1: Xid 79 (GPU has fallen off the bus)"]
-    assert xid.message(None, 43) == "a GPU: Xid 43 (GPU stopped processing)"
+    assert nvml_module.xid_message(None, 43) == "a GPU: Xid 43 (GPU stopped processing)"
 
 
 def test_a_gpu_without_events_says_so_and_the_others_are_watched() -> None:

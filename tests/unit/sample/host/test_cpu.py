@@ -15,7 +15,6 @@ import pytest
 
 from benchmarks.fakehost import FakeHost, ranges
 from kernel_monitor.sample import probe as procfs
-from kernel_monitor.sample.host import facts as host
 from kernel_monitor.sample.host.cpu import (
     FIELDS,
     NOT_COUNTED,
@@ -24,10 +23,11 @@ from kernel_monitor.sample.host.cpu import (
     Frequency,
     ProcStat,
     Split,
-    cpu,
+    Topology,
+    host_facts,
+    open_cpu,
     psutil_counts,
 )
-from kernel_monitor.sample.host.facts import Topology
 
 Times = tuple[int, ...]
 
@@ -189,7 +189,7 @@ def test_what_a_system_does_not_count_is_absent_with_the_reason() -> None:
     assert shares(probe) == {"cpu/0/busy": 50.0}
     assert shares(probe.split) == {"cpu/0/user": 50.0, "cpu/0/system": 0.0}
     assert (probe.reasons, probe.split.reasons) == ({"cpu/<n>/iowait": NOT_COUNTED}, {"cpu/<n>/steal": NOT_COUNTED})
-    assert cpu().reasons == cpu().split.reasons == {}  # Linux counts all
+    assert open_cpu().reasons == open_cpu().split.reasons == {}  # Linux counts all
 
 
 def busy_by_hand(before: str, after: str) -> dict[int, float]:
@@ -206,7 +206,7 @@ def busy_by_hand(before: str, after: str) -> dict[int, float]:
 def test_a_core_with_a_pinned_loop_is_busy_and_all_cores_are_as_proc_says() -> None:
     core = max(os.sched_getaffinity(0))
     source = f"import os\nos.sched_setaffinity(0, [{core}])\nprint(1, flush=True)\nwhile True: pass"
-    probe, other = cpu(), Cpu(psutil_counts, FIELDS)
+    probe, other = open_cpu(), Cpu(psutil_counts, FIELDS)
     with subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE) as spinner:
         try:
             assert spinner.stdout is not None
@@ -282,7 +282,7 @@ def test_a_topology_that_nobody_tells_is_one_place_with_the_reason(tmp_path: Pat
 
 
 def test_the_topology_of_this_machine() -> None:
-    cores = cpu().cores
+    cores = open_cpu().cores
     found = Topology(lambda: cores).read()
     assert sorted(core for group in found["sockets"] for core in group) == list(cores)
     assert sorted(core for group in found["numa"] for core in group) == list(cores)
@@ -290,7 +290,7 @@ def test_the_topology_of_this_machine() -> None:
 
 @pytest.mark.parametrize(("text", "expected"), [("0-3,8\n", [0, 1, 2, 3, 8]), ("5", [5]), ("\n", [])])
 def test_lists_of_sysfs(text: str, expected: list[int]) -> None:
-    assert procfs.numbers(text) == expected
+    assert procfs.parse_list(text) == expected
     assert ranges(expected) == text.strip()
 
 
@@ -326,7 +326,7 @@ def test_a_frequency_that_nobody_tells_is_absent_with_the_reason(tmp_path: Path)
 
 
 def test_the_facts_of_this_machine() -> None:
-    facts = host.facts()
+    facts = host_facts()
     text = Path("/proc/stat").read_text()
     assert facts["logical_cpus"] == len(re.findall(r"^cpu\d+ ", text, re.MULTILINE))
     assert facts["memory_total"] == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -12,12 +12,10 @@ import pytest
 import torch
 
 from kernel_monitor import monitor
-from kernel_monitor.steps import cuda_times as clockwork
-from kernel_monitor.steps import phase, watch
+from kernel_monitor.steps import phase, phase_times, watch
 from kernel_monitor.steps import step_meter as metering
-from kernel_monitor.steps.cuda_times import MOST_MARKS
 from kernel_monitor.steps.measured_step import ON_DEVICE, Step
-from kernel_monitor.steps.phases import thread_phases
+from kernel_monitor.steps.phase_times import MOST_MARKS, thread_phases
 from kernel_monitor.steps.step_meter import PENDING, Meter, StepClock
 from tests.unit.stream_standin import Device
 
@@ -26,16 +24,16 @@ from tests.unit.stream_standin import Device
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
     """A device that this thread's models are on, with the host's clock in the test's hands."""
     found, book = Device(), thread_phases()
-    monkeypatch.setattr("kernel_monitor.steps.phases.monotonic", lambda: found.now)
+    monkeypatch.setattr("kernel_monitor.steps.phase_times.monotonic", lambda: found.now)
     monkeypatch.setattr(time, "monotonic", lambda: found.now)
     monkeypatch.setattr("kernel_monitor.steps.watched_loader._cuda_in_use", lambda: False)
     before = book.trails
-    clockwork.use(found)
+    phase_times.use_driver(found)
     book.on_device, book.trails, book.used = True, [], True
     yield found
     book.on_device, book.trails = False, before
-    clockwork.use(None)
-    clockwork.LOST.clear()
+    phase_times.use_driver(None)
+    phase_times.DEVICE_FAILURE.clear()
 
 
 class Loop:
@@ -178,7 +176,7 @@ def test_while_a_graph_is_captured_nothing_is_recorded_or_asked(device: Device) 
     assert flags[:3] == [True] * 3
     assert flags[3:6] == [False] * 3, "those that began, ran or ended in it"
     assert flags[6:] == [True] * 6
-    assert clockwork.LOST == []
+    assert phase_times.DEVICE_FAILURE == []
 
 
 @pytest.mark.parametrize("at", range(3))
@@ -195,7 +193,7 @@ def test_a_device_that_refuses_leaves_the_hosts_times_and_says_so(device: Device
     assert all(one.forward == pytest.approx(0.002) for one in steps if not one.flags & ON_DEVICE)
     assert not any(one.flags & ON_DEVICE for one in steps[4:])
     told = "Phases are times of the host, not of the GPU: CUDA error: an illegal memory access"
-    assert [told] == clockwork.LOST
+    assert [told] == phase_times.DEVICE_FAILURE
     assert told in monitor.step_notices()
 
 
@@ -309,7 +307,7 @@ def test_on_the_host_there_is_no_copy_and_nothing_is_wrapped_for_it() -> None:
 def test_stamps_cost_little() -> None:
     """Beside what CUDA takes for them: 3 µs for a step of four phases is the bar; three times that here."""
     found = Device()
-    clockwork.use(found)
+    phase_times.use_driver(found)
     thread_phases().on_device = True
     try:
         loop = Loop(found)
@@ -327,5 +325,5 @@ def test_stamps_cost_little() -> None:
         assert min(spent) < 200e-6
     finally:
         thread_phases().on_device = False
-        clockwork.use(None)
+        phase_times.use_driver(None)
     assert math.isfinite(loop.meter.totals().forward_s)
