@@ -233,10 +233,10 @@ def _report(options: argparse.Namespace) -> int:
     if options.json:
         text = _as_json(options)
     else:
-        from .report.client import render_in_process
+        from .stream.render_process import render_report
 
         # The session is read while the rendering process starts and imports Bokeh.
-        text = render_in_process(lambda: _read(options.session, options.price).snapshot)
+        text = render_report(lambda: _read(options.session, options.price).snapshot)
     if to_stdout:
         sys.stdout.buffer.write(text.encode())
     else:

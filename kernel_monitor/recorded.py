@@ -88,10 +88,10 @@ class RecordedSession:
 
     def render(self) -> str:
         """The HTML report, rendered in a separate process."""
-        from .report.client import render_in_process
+        from .stream.render_process import render_report
 
         with interpreted(self.session.path, "a page", remote=True):
-            return render_in_process(lambda: self.snapshot)
+            return render_report(lambda: self.snapshot)
 
     @cached_property
     def snapshot(self) -> Snapshot:

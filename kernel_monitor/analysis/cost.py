@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from ..errors import MonitorError
 from ..store import Rows, Snapshot
 from . import advice
-from .decision import Decision, cpu_per_image, rate_without_wait
+from .advice import Decision, cpu_per_image, rate_without_wait
 from .frames import usable_cores
 from .job_figures import ranks_by_job, throughput
 from .loops import FEWEST_STEPS, trained

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..store import Schema
-from ..store.steps import StepTable
+from ..store.snapshot import StepTable
 from .frames import Floats, counted, usable_cores
 from .results import Gain, Segment
 from .segments import REPLAYS, Part, parts, switches

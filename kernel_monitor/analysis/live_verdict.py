@@ -10,16 +10,15 @@ from typing import Any
 import numpy as np
 
 from ..store import Rows, Snapshot
-from ..store.steps import StepTable
+from ..store.snapshot import StepTable
 from .advice import offer
-from .decision import WATCHED
 from .frames import IDLE_S, Frames
 from .gains import Pair, pairs, tried
 from .loops import aside as beside_others
 from .loops import beside_training
 from .results import Segment, plain
 from .rules import evaluate, warnings
-from .segments import Part, figures, first, known_knobs, segments, settled
+from .segments import WATCHED, Part, figures, first, known_knobs, segments, settled
 from .verdict import KINDS, THRESHOLDS, advised, judge, past
 
 # ---- The verdict on the segment under way (`live_verdict`): cheap enough for every two seconds of a training loop.

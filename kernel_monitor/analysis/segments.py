@@ -16,13 +16,13 @@ import numpy as np
 
 from ..steps.measured_step import NO_GRADIENTS, ON_DEVICE, PHASES
 from ..store import Rows, Snapshot
-from .decision import WATCHED
 from .frames import IDLE_S, Floats, Frames, Places, Steps, counted, loader_names
 from .results import Segment, Statistic
 from .step_times import histogram, quantiles, weighted_mean
 
 # ---- The switches of a session: which took place, when, and from when on the incoming engine shows its speed.
 
+WATCHED = "loader"  # the engine of an iterable that is only watched and cannot be switched
 REPLAYS = "synthetic"  # the engine that replays batches: its figures are of the loop alone, not of loading
 LONGEST_S = 60.0  # of each side of a change, at most this much is looked at for what it did to the training besides
 _ROUNDING_S = 1e-6  # a step that ends so soon after the first batch came is of the engine before

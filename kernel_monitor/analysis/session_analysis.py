@@ -11,14 +11,13 @@ import numpy as np
 
 from ..errors import MonitorError
 from ..store import Snapshot
+from .advice import Decision
 from .changes import changes, headline
 from .cost import costs, feeding, job_costs, node_price, number
-from .decision import Decision
-from .epoch_counts import epoch_counts
 from .frames import Frames
 from .gains import Pair, pairs, tried
 from .job_figures import in_words, job_figures
-from .loops import aside, beside_training, in_use, representative, standing, withheld
+from .loops import aside, beside_training, epoch_counts, in_use, representative, standing, withheld
 from .results import Advice, Analysis, Change, EpochCount, Finding, Segment, Verdict
 from .rules import evaluate, warnings
 from .segments import segments

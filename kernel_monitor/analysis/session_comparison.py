@@ -18,8 +18,8 @@ import numpy.typing as npt
 from ..errors import MonitorError
 from ..store import Snapshot
 from .cost import cost_per_step, hourly, node_price
-from .epoch_counts import epoch_counts
 from .frames import counted
+from .loops import epoch_counts
 from .results import EpochCount, Segment
 from .segments import segments
 

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .advice import next_step, percent
-from .decision import Decision, decide
+from .advice import Decision, decide, next_step, percent
 from .frames import Frames, usable_cores
 from .gains import ExpectedGains, gains, resources
 from .results import Gain, Kind, Segment, Verdict

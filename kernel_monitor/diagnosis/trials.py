@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..analysis.decision import CLEAR
+from ..analysis.advice import CLEAR
 from ..analysis.frames import Floats, Frames, Steps, counted
 from ..analysis.results import Advice, Point, faster, plain
 from ..analysis.segments import REPLAYS

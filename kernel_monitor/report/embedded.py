@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from ..record.row_table import Bins
+from ..record.reader import Bins
 from ..store.charts import CHART_IDS, DEFAULT_CHARTS, MANY_ROWS, SLOTS, chart_series
 from ..stream import chart_documents
 from ..stream.chart_documents import Documents

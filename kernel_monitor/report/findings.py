@@ -11,8 +11,7 @@ from ..analysis.rules import RULES
 from ..ranks.rank import JOB_PARTS, Rank
 from ..store.schema import Schema
 from .formats import amount, is_known, plural
-from .sections import legend, stack
-from .subject import Subject
+from .sections import Subject, legend, stack
 
 _SEVERITIES = ("critical", "warning", "note")
 _MOST_EVIDENCE = 4  # pieces of evidence of one finding that are listed; how many more there are is said

@@ -28,7 +28,7 @@ from . import findings, sections, summary
 from .embedded import embed
 from .formats import FILTERS, zone
 from .privacy import clean
-from .subject import Subject, statistic
+from .sections import Subject, statistic
 
 STYLE = Path(__file__).with_name("page.css")
 _STATIC = Path(__file__).parents[1] / "static"  # what npm builds of `widgets/`
@@ -68,7 +68,7 @@ what it shows; None where the session has none of it."""
 def render(snapshot: Snapshot, analysis: Analysis | None = None) -> str:
     """The session as the text of one HTML file, to be written as UTF-8 with line feeds as they are.
 
-    In a process that trains use `client.render_in_process`. A snapshot without rows gives a page that says so. The
+    In a process that trains use `render_process.render_report`. A snapshot without rows gives a page that says so. The
     `analysis`, made here if not given, is of the snapshot as `privacy.clean` leaves it.
     """
     snapshot = clean(snapshot)

@@ -25,7 +25,7 @@ from ..analysis.segments import first, switches
 from ..analysis.switch_comparison import change_rows
 from ..store import Snapshot
 from .formats import duration, is_known, plural
-from .subject import Subject
+from .sections import Subject
 
 # ---- A small picture of the heatmaps around a change: CPU cores and GPUs, some seconds before to some seconds after
 # it.

@@ -25,8 +25,7 @@ from .schema import (
     ranks_series,
     series_from_json,
 )
-from .snapshot import Rows, Snapshot
-from .steps import StepLog
+from .snapshot import Rows, Snapshot, StepLog
 
 # ---- A bounded ring of rows over named columns. Not thread-safe: the store locks it.
 

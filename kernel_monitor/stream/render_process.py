@@ -7,8 +7,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..errors import MonitorError
+
+if TYPE_CHECKING:
+    from ..store import Snapshot
 
 TIMEOUT_S = 300.0
 NICENESS = 5
@@ -66,3 +70,18 @@ def environment() -> dict[str, str]:
     package_root = str(Path(__file__).resolve().parents[2])
     paths = [package_root, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def render_report(snapshot: Snapshot | Callable[[], Snapshot], timeout: float = TIMEOUT_S) -> str:
+    """The session as the text of one HTML file, made by `python -m kernel_monitor.report`.
+
+    `snapshot` may be what reads it while the process starts. A MonitorError is raised if the process fails, or takes
+    longer than `timeout` seconds from when it has the snapshot.
+    """
+
+    def content() -> bytes:
+        return (snapshot() if callable(snapshot) else snapshot).to_bytes()
+
+    # One that is there is packed before the process starts: beside a training loop not both in the same step.
+    stdin = content if callable(snapshot) else content()
+    return run_module("kernel_monitor.report", stdin, timeout=timeout).decode("utf-8")

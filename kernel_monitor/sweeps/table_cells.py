@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from ..analysis import analyse
+from ..analysis.advice import CLEAR
 from ..analysis.cost import cost_per_step
-from ..analysis.decision import CLEAR
 from ..analysis.frames import Frames
 from ..analysis.gains import gains, resources
 from ..analysis.results import Analysis, Segment, plain

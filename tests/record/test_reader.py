@@ -20,12 +20,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kernel_monitor.analysis.epoch_counts import epoch_counts
+from kernel_monitor.analysis.loops import epoch_counts
 from kernel_monitor.errors import MonitorError, SessionError
 from kernel_monitor.record import format as format_module
 from kernel_monitor.record.format import wal_of
-from kernel_monitor.record.reader import open_session
-from kernel_monitor.record.row_table import Bins, bin_width
+from kernel_monitor.record.reader import Bins, bin_width, open_session
 from kernel_monitor.record.sessions import look
 
 from .recorded import ORIGIN, SERIES, feed, hello, recorder, session, waves

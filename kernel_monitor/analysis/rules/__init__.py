@@ -9,15 +9,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from ...errors import MonitorError
 from ...store import Snapshot
-from ..decision import Decision
+from ..advice import Decision
 from ..frames import Frames
 from ..results import Finding, Segment
-from . import gpu, host, loop, ranks, whole_session
+from . import gpu, host, loop, session
 from .rule import NO_DELIVERY, Check, Parameter, Rule, Session, SignalMissing
 
 __all__ = ["RULES", "Parameter", "Rule", "evaluate", "warnings", "with_verdict"]
 
-RULES: dict[str, Rule] = {rule.id: rule for family in (gpu, host, loop, whole_session, ranks) for rule in family.RULES}
+RULES: dict[str, Rule] = {rule.id: rule for family in (gpu, host, loop, session) for rule in family.RULES}
 """Every rule by its id."""
 
 

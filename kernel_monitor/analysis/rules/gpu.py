@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import advice
-from ..decision import WAITS, Decision
+from ..advice import WAITS, Decision
 from ..frames import Floats
 from ..results import Advice, Evidence, Finding, Point, Segment
 from ..step_times import distance, finite, histogram

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...steps.measured_step import NO_GRADIENTS, ON_DEVICE
 from .. import advice
-from ..decision import CLEAR, Decision
+from ..advice import CLEAR, Decision
 from ..frames import Floats, Frames, Places, Steps, counted, limits_note, usable_cores
 from ..results import Advice, Evidence, Finding, Point, Quantiles, Segment, faster
 from ..segments import LONGEST_S

@@ -10,9 +10,9 @@ import numpy as np
 
 from ...steps.measured_step import PHASES
 from .. import advice
-from ..decision import Decision
-from ..epoch_counts import epoch_counts
+from ..advice import Decision
 from ..frames import Steps, counted
+from ..loops import epoch_counts
 from ..results import Advice, EpochCount, Evidence, Finding, Segment
 from ..step_times import following, strongest
 from .rule import NO_DELIVERY, Check, Parameter, Rule, Session, SignalMissing, plainly, require, span

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...store import Snapshot
-from ..decision import Decision
+from ..advice import Decision
 from ..frames import Frames, Places, Steps
 from ..results import Advice, Evidence, Finding, Segment
 

@@ -14,7 +14,7 @@ import pytest
 from kernel_monitor.analysis.gains import Resources, gains
 from kernel_monitor.analysis.results import Gain, Segment, faster
 from kernel_monitor.analysis.step_times import of_steps
-from kernel_monitor.store.steps import STEP
+from kernel_monitor.store.snapshot import STEP
 from tests.unit.sessions import calibrated
 
 BACKENDS = [{"name": name, "available": True} for name in ("torchvision", "dali-cpu", "dali-gpu", "synthetic")]

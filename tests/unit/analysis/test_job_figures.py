@@ -16,7 +16,7 @@ from kernel_monitor.analysis.job_figures import compared, job_figures, job_phase
 from kernel_monitor.analysis.slow_rank import SlowRank
 from kernel_monitor.ranks.rank import Rank, job_series
 from kernel_monitor.report.page import section
-from kernel_monitor.report.subject import Subject
+from kernel_monitor.report.sections import Subject
 from kernel_monitor.store import Snapshot, Store
 from kernel_monitor.store.schema import Gpu, Series, ranks_series
 from kernel_monitor.views import layout

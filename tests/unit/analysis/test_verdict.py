@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernel_monitor.analysis.advice import next_step
-from kernel_monitor.analysis.decision import decide
+from kernel_monitor.analysis.advice import decide, next_step
 from kernel_monitor.analysis.results import Segment, Statistic, prose
 from kernel_monitor.analysis.step_times import of_steps, quantiles, shares
 from kernel_monitor.analysis.verdict import verdict
 from kernel_monitor.steps.measured_step import ON_DEVICE, PROFILED, WARM_UP
-from kernel_monitor.store.steps import STEP
+from kernel_monitor.store.snapshot import STEP
 
 
 def rows(count: int = 300, /, flags: float = 0, **parts: float) -> Any:

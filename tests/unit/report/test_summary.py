@@ -19,7 +19,7 @@ from kernel_monitor.analysis.results import Kind
 from kernel_monitor.analysis.switch_comparison import change_rows
 from kernel_monitor.report.findings import by_state, rules
 from kernel_monitor.report.page import FIRST, render
-from kernel_monitor.report.subject import Subject
+from kernel_monitor.report.sections import Subject
 from kernel_monitor.report.summary import SAID, Answer, Line, palette, picture, summary
 from kernel_monitor.store import LoaderInfo, Snapshot
 from tests.unit.analysis.test_compare_segments import session, state

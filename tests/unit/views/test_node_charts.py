@@ -16,7 +16,7 @@ from kernel_monitor import node_sources
 from kernel_monitor.node_sources import Node, NodeTable
 from kernel_monitor.report.page import render, section
 from kernel_monitor.report.privacy import clean
-from kernel_monitor.report.subject import Subject
+from kernel_monitor.report.sections import Subject
 from kernel_monitor.runtime import Monitor
 from kernel_monitor.runtime.node_tracker import NodeTracker
 from kernel_monitor.store import Schema, Snapshot
@@ -168,7 +168,7 @@ def test_a_live_export_names_machines_only_where_that_is_allowed(monkeypatch: py
     monkeypatch.setattr(node_sources, "_pseudonyms", {})
     monkeypatch.setattr("kernel_monitor.runtime.node_tracker.LOOK_S", 0.0)
     sent: list[Snapshot] = []
-    monkeypatch.setattr("kernel_monitor.runtime.export.render_in_process", sent.append)
+    monkeypatch.setattr("kernel_monitor.runtime.export.render_report", sent.append)
     one = Monitor()
     table = NodeTable()
     node = table.add("0123abcd", "rack-a", [0], "10.0.0.5")
