@@ -144,14 +144,14 @@ def check(path: str | os.PathLike[str]) -> Target:
 
 
 def descriptor(path: str | os.PathLike[str]) -> int | None:
-    """The open descriptor that a path such as `/dev/stdout` names, or None."""
+    """Return the open descriptor that a path such as `/dev/stdout` names, or None."""
     text = os.fspath(path)
     found = _DESCRIPTOR.fullmatch(text)
     return int(found[1]) if found else _STREAMS.get(text)
 
 
 def why(error: OSError, path: Path) -> str:
-    """Cause and remedy of an error in writing `path`, as the end of a sentence."""
+    """Return cause and remedy of an error in writing `path`, as the end of a sentence."""
     folder, number = path.parent, error.errno
     elsewhere = "name a file in another folder"
     if number in (errno.ENOENT, errno.ENOTDIR):

@@ -26,7 +26,7 @@ from .stream.chart_documents import Documents, cache_folder
 _FIRST_S = 20.0  # how long to wait for the sampler
 SETTLE_S = 1.0  # how long to wait for a second hello: GPUs are found a moment after the first
 LOADERS: tuple[tuple[bool, ...], ...] = ((False,), (), (True,), (False, False), (True, False))
-"""For each loader, whether its phases are measured; the most usual case first, as a page may wait for it."""
+"""The usual sets of loaders: for each loader, whether its phases are measured; the most usual set first."""
 KINDS: tuple[Kind, ...] = ("live", "report")
 
 
@@ -50,7 +50,7 @@ def warm(folder: Path) -> int:
 
 
 def _usual(hello: dict[str, Any], kind: Kind) -> list[Schema]:
-    """The schemas that a session on this machine usually has."""
+    """Return the schemas that a session on this machine usually has."""
     store = Store()
     store.set_host(hello)
     found = []
@@ -68,7 +68,7 @@ def _usual(hello: dict[str, Any], kind: Kind) -> list[Schema]:
 
 
 def _hellos() -> Iterator[dict[str, Any]]:
-    """The sampler's first hello, and those within a second after it."""
+    """Yield the sampler's first hello, and those within a second after it."""
     heard: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     ignored = lambda *_: None  # noqa: E731
     client = SamplerClient(0.1, on_hello=heard.put, on_frame=ignored, on_notice=ignored, on_exit=ignored)

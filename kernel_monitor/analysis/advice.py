@@ -1,6 +1,8 @@
-"""The sentences of advice on a loader and its machine, each with what it is for or against; made from a `Decision`.
+"""The decision on one loader, and the sentences of advice that are made from it, each with what it is for or against.
 
-`next_step` is a verdict's advice, `feeding` the order in which a loop is fed, `offer` the one switch to be offered.
+`decide` takes what was measured (*Diagnose*, a switch) before what was predicted, and that before general rules.
+`next_step` makes a verdict's advice, `feeding` the next way to feed the loop, `offer` the one switch to be offered. The
+verdict, the cost and the rules use the same decision, so that they cannot contradict each other.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from .gains import COMPUTES, SATURATED
 from .results import Advice, Gain, Kind, Point, Segment, Stance, Verdict, faster
 from .segments import WATCHED
 
-# ---- The decision.
+# ---- The decision on one loader: what speaks for and against each change of it.
 
 CLEAR = 0.02
 """An engine is faster where at least this share of the step time is saved with all of the interval, and not faster
@@ -38,7 +40,7 @@ class Outlook:
 
 @dataclass(frozen=True)
 class Crowd:
-    """How many processes or threads should load."""
+    """The number of processes or threads that load, and that should load."""
 
     word: str  # `workers` or `threads`
     many: int  # many, wanted: how many there are, and how many there should be; equal where they should stay
@@ -74,12 +76,12 @@ class Decision:
 
     @property
     def untried(self) -> bool:
-        """Whether nothing is known of one of the other engines."""
+        """Return whether nothing is known of at least one of the other engines."""
         return any(outlook.stance == "neutral" and outlook.gain is None for outlook in self.engines)
 
     @property
     def waits(self) -> bool:
-        """Whether faster loading may help."""
+        """Return whether faster loading may help."""
         return self.kind in ("input-bound", "undetermined")
 
     def crowd(self, many: float | None = None) -> Crowd | None:
@@ -112,7 +114,7 @@ class Decision:
 def decide(
     segment: Segment, verdict: Verdict, state: Mapping[str, Any], cores: float, withheld: str | None = None
 ) -> Decision:
-    """The decision on a segment from its verdict with its gains.
+    """Return the decision on a segment from its verdict with its gains.
 
     `state` is its loader's (empty where it is not known), `cores` those that this process may use, `withheld` why
     nothing is to be advised, as a sentence.
@@ -146,7 +148,7 @@ def _stance(gain: Gain | None, kind: Kind) -> Stance:
 
 
 def cpu_per_image(segment: Segment) -> float:
-    """CPU seconds that loading one image took; NaN where they are not separable from the rest.
+    """Return the CPU seconds that loading one image took; NaN where they cannot be separated from the rest.
 
     They are the workers' (`process/workers/cpu`) over the samples delivered; where the loop's own thread loads (no
     workers), its wait is that work. What DALI's threads take is not told apart from the kernel's own work,
@@ -160,7 +162,7 @@ def cpu_per_image(segment: Segment) -> float:
 
 
 def rate_without_wait(segment: Segment) -> float:
-    """Images per second if there were always a batch; NaN where a step is nothing but waiting."""
+    """Return the images/s of a loop that never waits for a batch; NaN where a step is nothing but waiting."""
     each = segment.samples / segment.batches if segment.batches else math.nan
     busy = segment.step - segment.wait
     if segment.on_device:  # the GPU's own time passes in the loop's waits, too
@@ -168,9 +170,9 @@ def rate_without_wait(segment: Segment) -> float:
     return 1e3 * each / busy if busy > 0 else math.nan
 
 
-# ---- The sentences.
+# ---- The sentences, made from a decision.
 
-# ---- How many workers on other machines would end the wait, and from how many on they no longer help.
+# ---- The number of workers on other machines that would end the wait, and beyond which they no longer help.
 
 _LIMITS = {
     "driver": "the process that passes the batches on to this kernel",
@@ -179,7 +181,7 @@ _LIMITS = {
 
 
 def _remote_workers(decision: Decision) -> tuple[Advice, ...]:
-    """Advice on a segment that waits for batches of other machines; empty elsewhere.
+    """Return advice on a segment that waits for batches of other machines; empty elsewhere.
 
     While the loop waits, every worker is busy, and w of them deliver r images/s. A loop that takes m images/s therefore
     needs w * m / r of them; more than w * l / r no longer help where at most l images/s reach this machine.
@@ -213,16 +215,16 @@ _WAYS: dict[Reason, tuple[str, Stance]] = {
     "undetermined": ("more", "neutral"),
     "unknown": ("more", "neutral"),
 }
-"""What the advice on the number of workers or threads is for; any other is against more of them."""
+"""By the reason, what the advice on the number of workers or threads is for; any other is against more of them."""
 
 
 def say(decision: Decision, text: str, *points: Point) -> Advice:
-    """A sentence for the decision's segment."""
+    """Return advice for the decision's segment, from a sentence and what it is for or against."""
     return Advice(text, points, decision.segment.key)
 
 
 def engines(decision: Decision) -> tuple[Advice, ...]:
-    """Advice on the other engines: which one to take, which are no faster, which are not known."""
+    """Return advice on the other engines: which one to take, which are no faster, which to measure."""
     if decision.withheld is not None or not decision.engines:
         return ()
     best, segment = decision.best, decision.segment
@@ -252,7 +254,7 @@ def engines(decision: Decision) -> tuple[Advice, ...]:
 
 
 def crowd(decision: Decision, found: Crowd | None) -> tuple[Advice, ...]:
-    """Return whether more or fewer workers or threads; empty where that is not known, or was changed since."""
+    """Return advice on the number of workers or threads; empty where it is not known, or was changed since."""
     if found is None or decision.withheld is not None:
         return ()
     word, many, wanted = found.word, found.many, found.wanted
@@ -277,13 +279,13 @@ def crowd(decision: Decision, found: Crowd | None) -> tuple[Advice, ...]:
 
 
 def raise_crowd(decision: Decision) -> tuple[Advice, ...]:
-    """Advice to raise the workers or threads, where cores idle while the loop waits; empty elsewhere."""
+    """Return advice to raise the workers or threads, where cores idle while the loop waits; empty elsewhere."""
     found = decision.crowd()
     return crowd(decision, found) if found is not None and found.reason == "idle" else ()
 
 
 def storage(decision: Decision) -> tuple[Advice, ...]:
-    """Return where as many workers as there are cores leave these idle; empty elsewhere."""
+    """Return advice on the storage, where as many workers as there are cores leave these idle; empty elsewhere."""
     found = decision.crowd()
     if found is None or decision.segment.backend != "torchvision":
         return ()
@@ -297,7 +299,7 @@ def storage(decision: Decision) -> tuple[Advice, ...]:
 
 
 def cores(decision: Decision) -> Advice:
-    """Return whether more cores would feed the loop."""
+    """Return advice on the number of cores that would feed the loop."""
     key, needed = decision.segment.key, decision.needed
     more = Point("cores", "more", "for")
     if not math.isfinite(needed):
@@ -319,7 +321,7 @@ def cores(decision: Decision) -> Advice:
 
 
 def next_step(decision: Decision, missing: Sequence[str] = ()) -> tuple[Advice, ...]:
-    """Return what to do next: the advice of a verdict, which could say more if what is `missing` were measured."""
+    """Return the advice of a verdict on what to do next; measuring what is `missing` would let it say more."""
     segment = decision.segment
     if decision.withheld is not None:
         return (over(decision),)
@@ -348,7 +350,7 @@ def next_step(decision: Decision, missing: Sequence[str] = ()) -> tuple[Advice, 
 
 
 def feeding(decision: Decision) -> tuple[Advice, ...]:
-    """The next thing to do to feed the loop, in the order of `docs/rules.md`; empty where it was changed since."""
+    """Return the next thing to do to feed the loop, in the order of `docs/rules.md`; empty if it was changed since."""
     if decision.withheld is not None or decision.segment.synthetic:
         return ()
     if decision.kind == "undetermined":
@@ -372,7 +374,7 @@ def feeding(decision: Decision) -> tuple[Advice, ...]:
 
 @dataclass(frozen=True)
 class Offer:
-    """The one switch that may be offered to a loop that waits; when it is, is `kernel_monitor.runtime`'s."""
+    """The one switch that may be offered to a loop that waits; `kernel_monitor.runtime` decides when it is offered."""
 
     engine: str  # to which
     advised: tuple[Advice, ...]  # the sentence. `advice` of its JSON is the same as prose
@@ -380,7 +382,7 @@ class Offer:
 
 
 def offer(decision: Decision, state: Mapping[str, Any]) -> Offer | None:
-    """Return what may be offered on a segment; None where no switch is likely to help, or nothing speaks for one.
+    """Return the switch that may be offered on a segment; None where none is likely to help.
 
     The engine that is surely faster; else the one of those predicted to be that should save most; else one of which
     nothing is known and that takes the whole of the loading over, unless the loop waits for its storage, or the engine
@@ -420,7 +422,7 @@ def _ready(decision: Decision, engine: Outlook) -> Offer:
 
 
 def _middle(one: Outlook) -> float:
-    """Return what is to be expected, as a share of the step time."""
+    """Return the expected gain, as a share of the step time."""
     gain = one.gain
     if gain is None:
         return -math.inf
@@ -438,12 +440,12 @@ def _waits_for_files(decision: Decision) -> bool:
 
 
 def over(decision: Decision) -> Advice:
-    """The reason why nothing is advised on a segment."""
+    """Return the reason why nothing is advised on a segment, as advice."""
     return say(decision, decision.withheld or "Let the loop run on.")
 
 
 def _relief(decision: Decision, found: tuple[Advice, ...]) -> tuple[Advice, ...]:
-    """For a loop that waits for its data."""
+    """Return the advice for a loop that waits for its data, after the advice on engines that was `found`."""
     if decision.best is not None:
         return found
     if decision.segment.backend == WATCHED:
@@ -470,7 +472,7 @@ def _names(of: Sequence[Outlook]) -> str:
 
 
 def _pace(decision: Decision, gain: Gain, who: str) -> str:
-    """Return how fast another engine (`who`) is beside the one in use, and how that is known."""
+    """Return how fast another engine (`who`) is beside the one in use, and the source of that."""
     than = f"than {decision.segment.backend}"
     if not math.isfinite(gain.measured):
         return f"{who} is expected to run {_than(faster(gain.low, gain.high), than)}"
@@ -483,5 +485,5 @@ def _than(words: str, than: str) -> str:
 
 
 def percent(share: float) -> str:
-    """A share in words."""
+    """Format a share in words: `82 %`, `less than 1 %`."""
     return f"{100 * share:.0f} %" if share >= 0.01 or share == 0 else "less than 1 %"

@@ -1,6 +1,6 @@
-"""What a change would save of the step time, or has saved. See docs/verdict.md.
+"""The share of the step time that a change would save, or saved. See docs/verdict.md.
 
-What *Diagnose* or a switch measured (`tried`) is better than anything reckoned from what was measured before (`gains`).
+A measurement by *Diagnose* or a switch (`tried`) is better than a prediction from earlier measurements (`gains`).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from .step_times import BLOCK_STEPS, BLOCKS, Share, Timings, block_steps, shares
 
 SATURATED = 0.85  # from this share of the usable cores on, loading and training take processor time from each other
 _CALIBRATION_SPREAD = 0.09
-"""How far the processor time of an engine in the loop may be from that on some files beside it, either way."""
+"""The share by which an engine's processor time in the loop may differ from that on some files beside it."""
 _STEP_SPREAD = 0.04
-"""How far the step may be off besides, either way, as a share of the present one: what is not measured, and noise."""
+"""The share of the present step by which a predicted step may be off besides, either way, by noise and other causes."""
 COMPUTES = 0.5  # of its time: a worker that takes less of the processor waits for files rather than compute
 WAITS = 0.10  # share of the step: `verdict.THRESHOLDS` has the same for an input-bound loop
 _FEW_STEPS = 10
@@ -53,7 +53,7 @@ class ExpectedGains(NamedTuple):
 
 @dataclass(frozen=True)
 class _Pace:
-    """The mean step of an engine in the loop, s, how far it varies, and of how many steps.
+    """The mean step (s) of an engine in the loop, its spread, and the number of steps.
 
     `low` and `high` are its 95 % interval on one side of a switch, or, of *Diagnose*, the time per sample (s) at the
     quartiles of the rate: only ratios of them are used.
@@ -68,7 +68,7 @@ class _Pace:
 
 @dataclass(frozen=True)
 class Pair:
-    """Both sides of a switch of one loader: `asked` ends the one, `first` (session s) begins the other."""
+    """Both sides of a switch of one loader: `asked` (session s) ends the first side, `first` begins the second."""
 
     loader: str
     asked: float
@@ -78,7 +78,7 @@ class Pair:
 
 
 def resources(segment: Segment, schema: Schema, steps: int) -> Resources:
-    """From a segment's figures; `steps`: all that ended in its seconds."""
+    """Return a segment's resources, from its figures and the number of all `steps` that ended in it."""
     workers, both = segment.workers_cpu_seconds, segment.cpu_seconds
     none = math.isnan(workers) and segment.knobs.get("workers", -1) == 0
     each = max(1, steps)
@@ -90,7 +90,7 @@ def resources(segment: Segment, schema: Schema, steps: int) -> Resources:
 def gains(
     segment: Segment, timings: Timings, given: Resources, state: Mapping[str, Any], known: Sequence[Gain] = ()
 ) -> ExpectedGains:
-    """Return what to expect of changes of an input-bound segment that had and took what is `given`.
+    """Return the gains to expect of changes of an input-bound segment that used these `resources`.
 
     `state` is the loader's: its `backends`, and in `calibration` what engines took of the processor for some of its
     files (`loaders.calibration.CalibrationState`). `known` was measured in the loop and stands in place of predictions.
@@ -115,7 +115,7 @@ def gains(
 
 
 def _no_wait(wait: Share, timings: Timings, given: Resources) -> Gain:
-    """Nothing left to wait for: the wait at least; on shared cores, what loading took from training besides."""
+    """Return the gain if nothing were waited for: the wait; on shared cores at most what loading took, too."""
     low, high, step = wait.low, wait.high, timings.mean
     basis = f"from the share of the step that is waiting for data, over {timings.steps:,} steps"
     if not timings.on_device and _saturated(given, step) and given.kernel_s < step:
@@ -129,7 +129,7 @@ def _no_wait(wait: Share, timings: Timings, given: Resources) -> Gain:
 def _engine(
     name: str, calibration: Mapping[str, Any], segment: Segment, wait: float, timings: Timings, given: Resources
 ) -> Gain | str:
-    """The gain of another engine, or why it is not known."""
+    """Return the gain of another engine, or the reason why it is not known."""
     if name == "dali-gpu":
         return "how much of this GPU decoding takes was not measured"
     if name == "ray":
@@ -170,7 +170,7 @@ def _engine(
 
 
 def _bound(alone: float, given: Resources, loading: float, threads: float, cores: float) -> float:
-    """The step time, s, if cores are never idle: the training alone, the loading alone, or both together."""
+    """Return the step time, s, if cores are never idle: the training alone, the loading alone, or both together."""
     return max(alone, loading / min(threads, cores), (given.kernel_s + loading) / cores)
 
 
@@ -180,7 +180,7 @@ def _saturated(given: Resources, step: float) -> bool:
 
 
 def pairs(steps: StepTable, events: Sequence[Event]) -> tuple[Pair, ...]:
-    """The switches of a session between real engines that have enough steps on both sides, in the order of time.
+    """Return the switches of a session between real engines that have enough steps on both sides, in the order of time.
 
     The two sides are those of `segments.parts`, as everywhere; a replayed side, or one of few steps, has no pair.
     """
@@ -211,7 +211,7 @@ def _pace(part: Part, own: Any, ends: Floats) -> _Pace | None:
 
 
 def tried(events: Sequence[Event], segment: Segment, switched: Sequence[Pair], until: float) -> tuple[Gain, ...]:
-    """Return what other engines would save of this segment's steps, of each by the newest measure in its loop.
+    """Return the gains of other engines over this segment's, each by its newest measurement in this loop.
 
     `events` are in the order of time; what came after `until` (session s) is not known yet. There are no gains where
     the loop was changed since they were measured, or the segment's own engine was not. `low` and `high` are the
@@ -237,7 +237,7 @@ def tried(events: Sequence[Event], segment: Segment, switched: Sequence[Pair], u
 
 
 def _diagnosed(event: Event, changed: float) -> dict[str, _Pace]:
-    """The engines that a diagnosis measured; none where the loop was changed after it began."""
+    """Return the engines that a diagnosis measured; none where the loop was changed after it began."""
     result = event.get("result") or {}
     began = result.get("began")
     paces: dict[str, _Pace] = {}
@@ -252,7 +252,7 @@ def _diagnosed(event: Event, changed: float) -> dict[str, _Pace]:
 
 
 def _compared(paces: Mapping[str, _Pace], engine: str, by: str) -> dict[str, Gain]:
-    """Return what each of the others saves against `engine`, as `by` (`Diagnose` or `switch`) measured it."""
+    """Return the gain of each other engine over `engine`, as `by` (`Diagnose` or `switch`) measured it."""
     own, found = paces.get(engine), {}
     for name, other in paces.items():
         if own is None or name in (engine, REPLAYS):

@@ -41,7 +41,7 @@ def live_verdict(
     aside: Collection[str] | None = None,
     over: bool = False,
 ) -> dict[str, Any] | None:
-    """The verdict on the loop under way, as JSON of `Verdict` with `loader` (its loader's id) and `over`.
+    """Return the verdict on the loop under way, as JSON of `Verdict` with `loader` (its loader's id) and `over`.
 
     It is on the loader that delivered last; where that stands beside another loop, on the last one that does not. What
     is said rests on the last minute; where the segment is longer, the sentence names that window. `offer` is the switch
@@ -92,7 +92,7 @@ def _withheld(
 
 
 def _limits(last: Mapping[str, Any] | None, loader: str, segment: Segment) -> dict[str, float]:
-    """The thresholds, moved so that the kind of the last verdict on this segment is kept near them."""
+    """Return the thresholds, moved so that the kind of the last verdict on this segment is kept near them."""
     limits = dict(THRESHOLDS)
     if last is None or last.get("loader") != loader or last.get("segment") != segment.key:
         return limits
@@ -105,7 +105,7 @@ def _limits(last: Mapping[str, Any] | None, loader: str, segment: Segment) -> di
 
 
 def _newest(steps: StepTable, rows: Rows, loader: str | None, aside: Collection[str] = ()) -> tuple[str, float] | None:
-    """The loader whose step ended last (or that one), and when; None after a pause of the loop.
+    """Return the loader whose step ended last (or that one), and when; None after a pause of the loop.
 
     While a loop beside another runs, it is the newest of the others, if there is any.
     """
@@ -141,7 +141,7 @@ def _under_way(
     ended: float,
     longest: tuple[float, int],
 ) -> tuple[Frames, Segment, float]:
-    """The segment since the last change, the rows and steps that it is made from, and when it began (session s).
+    """Return the segment since the last change, the rows and steps that it is made from, and when it began (session s).
 
     At most the last of it is taken: so many s and steps as `longest` says.
     """
@@ -174,7 +174,7 @@ def _under_way(
     return frames, segment, start if whole else -math.inf
 
 
-# ---- What rules find of the loops under way that must be seen with their verdicts: warnings for pages.
+# ---- The warnings of rules on the loops under way, which pages show with their verdicts.
 
 State = Mapping[str, Any]
 
@@ -182,7 +182,7 @@ State = Mapping[str, Any]
 def change_warnings(
     rows: Rows, steps: StepTable, events: Sequence[State], states: Sequence[State], loader: str
 ) -> tuple[str, ...]:
-    """Return what the newest change of a loader (its id) did to the training, a sentence each.
+    """Return warnings on what the newest change of a loader (its id) did to the training, a sentence each.
 
     Args:
         rows, steps: from a minute before the change on; what lies before does not matter.
@@ -209,7 +209,7 @@ def change_warnings(
 
 
 def epoch_warnings(rows: Rows, states: Sequence[State]) -> tuple[str, ...]:
-    """Return what is wrong with epochs that came to their ends, by the loaders' own counts.
+    """Return warnings on epochs that ended with too few samples, by the loaders' own counts.
 
     `states` are with the counts of the epochs before the newest, as `epochs`.
     """

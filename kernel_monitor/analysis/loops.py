@@ -1,4 +1,4 @@
-"""Which loop, and which segment of it, stands for a session.
+"""The loops of a session: which of them, and which of its segments, stands for the session, and its epochs.
 
 A run that trains also evaluates, and its verdict is that of the training (`beside`). A loader's advice is for the
 segment of what is in use (`standing`), and the session's for one of these (`representative`).
@@ -28,7 +28,7 @@ FEWEST_STEPS = 20
 
 
 class Loop(NamedTuple):
-    """One loader's steps: first beginning and last end (session s), s that they took; most had no gradients."""
+    """One loader's steps: first start and last end (session s), their seconds; `evaluates`: most had no gradients."""
 
     loader: str
     start: float
@@ -38,7 +38,7 @@ class Loop(NamedTuple):
 
 
 def beside(loops: Iterable[Loop]) -> frozenset[str]:
-    """Ids of the loaders whose loops stand beside another one; never all of them.
+    """Return ids of the loaders whose loops stand beside another one; never all of them.
 
     An evaluation stands beside any training. Of other loops that took turns (each began before the other ended) those
     stand beside that took less time: an evaluation whose gradients are turned off after its batch has come is such.
@@ -56,7 +56,7 @@ def beside(loops: Iterable[Loop]) -> frozenset[str]:
 
 
 def of_segments(segments: Sequence[Segment]) -> list[Loop]:
-    """The loops of a session."""
+    """Return the loops of a session."""
     own: dict[str, list[Segment]] = {}
     for segment in segments:
         if segment.steps and math.isfinite(segment.step):
@@ -74,7 +74,7 @@ def of_segments(segments: Sequence[Segment]) -> list[Loop]:
 
 
 def of_steps(steps: StepTable, start: float, end: float) -> list[Loop]:
-    """The loops of a part of a session: of the steps that ended in `(start, end]`."""
+    """Return the loops of a part of a session: of the steps that ended in `(start, end]`."""
     found = []
     for loader in steps.loaders:
         rows = steps.of(loader, start, end)
@@ -86,12 +86,12 @@ def of_steps(steps: StepTable, start: float, end: float) -> list[Loop]:
 
 
 def aside(steps: StepTable, segments: Sequence[Segment] = ()) -> frozenset[str]:
-    """Ids of the loaders whose loops stand beside another one: by all kept steps, or by `segments` if none was kept."""
+    """Return the ids of the loaders whose loops stand beside another, by all kept steps (without any by `segments`)."""
     return beside(of_steps(steps, -math.inf, math.inf) if len(steps) else of_segments(segments))
 
 
 class LoopTimes:
-    """The loops of a session so far, from its steps as they come: those of long ago are known, too."""
+    """The loops of a session so far, updated with each new run of steps; older steps need not be kept."""
 
     def __init__(self) -> None:
         self.since = -math.inf  # steps that ended before it (session s) are not needed again
@@ -120,11 +120,11 @@ class LoopTimes:
             self.since = max(self.since, ended - LATE_S)
 
     def aside(self) -> frozenset[str]:
-        """Ids of the loaders whose loops stand beside another one."""
+        """Return ids of the loaders whose loops stand beside another one."""
         return beside(self._loops.values())
 
     def main(self) -> str | None:
-        """The id of the loader of the newest loop that stands beside no other; None before the first step."""
+        """Return the id of the loader of the newest loop that stands beside no other; None before the first step."""
         aside = self.aside()
         own = [loop for loop in self._loops.values() if loop.loader not in aside]
         return max(own, key=lambda loop: loop.end).loader if own else None
@@ -136,18 +136,18 @@ def beside_training(main: str) -> str:
 
 
 def trained(segments: Sequence[Segment]) -> list[Segment]:
-    """The segments of loops that stand beside no other."""
+    """Return the segments of loops that stand beside no other."""
     aside = beside(of_segments(segments))
     return [segment for segment in segments if segment.loader not in aside]
 
 
 def in_use(events: Sequence[Event]) -> dict[str, str]:
-    """By loader that was switched, the engine that delivers now, with a step or without one yet; no replay."""
+    """Return, by loader that was switched, the real engine that delivers now, even before its first step."""
     return {str(event["loader"]): str(event["target"]) for event in switches(events) if event["target"] != REPLAYS}
 
 
 def standing(segments: Sequence[Segment], used: Mapping[str, str]) -> dict[str, Segment]:
-    """By loader, the segment that its advice is for: the newest of what is in use, replayed only if there is no other.
+    """Return, by loader, the segment that its advice is for: the newest of the engine in use, real batches first.
 
     Where that has few steps yet, it is an earlier one of the same engine and knobs, if nothing but switches lies
     between: an engine that was tried and left again (*Diagnose* does so) changes nothing. `segments` are in the order
@@ -186,7 +186,7 @@ def withheld(segment: Segment, stands: Segment, used: str | None) -> str | None:
 def representative(
     segments: Sequence[Segment], stands: Mapping[str, Segment], aside: Collection[str] = frozenset()
 ) -> Segment | None:
-    """The segment that stands for a session; None where there is none.
+    """Return the segment that stands for a session; None where there is none.
 
     The newest of real batches with enough steps, else the one with the most; of loops that stand beside no other
     (`aside`: those that do). A segment of an engine that was left again gives way to the one that its loader's advice
@@ -202,7 +202,7 @@ def representative(
     return advised if advised.steps >= (FEWEST_STEPS if advised.start <= last.start else ENOUGH_STEPS) else last
 
 
-# ---- What each epoch delivered: an epoch's time may be compared only with its counts.
+# ---- The counts of each epoch: without them its time must not be compared with another's.
 
 UNKNOWN = "its plan is not known: only its steps are"
 _LOST_BEGIN = 0.01
@@ -212,7 +212,7 @@ MISSING = {"skipped": "skipped as unreadable", "replaced": "replaced by replayed
 
 
 def epoch_counts(snapshot: Snapshot) -> tuple[EpochCount, ...]:
-    """Every epoch of every loader, loader by loader: by the loader's own counts, else by its steps."""
+    """Return every epoch of every loader, loader by loader: by the loader's own counts, else by its steps."""
     names = loader_names(snapshot)
     thinned = snapshot.steps.dropped > 0
     found = []
@@ -278,7 +278,7 @@ def _as_reported(known: EpochCount, reported: Mapping[str, Any]) -> EpochCount:
 
 
 def _seconds(steps: Steps, *, thinned: bool) -> float:
-    """From the first batch asked for to the last step's end; NaN where the beginning was not kept."""
+    """Return the seconds from the first batch's request to the last step's end; NaN if the beginning was not kept."""
     if len(steps) == 0:
         return math.nan
     seconds = float(steps["end"][-1] - (steps["end"][0] - steps["step"][0]))

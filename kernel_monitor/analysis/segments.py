@@ -33,7 +33,7 @@ Event = Mapping[str, Any]
 
 
 def switches(events: Sequence[Event]) -> list[Event]:
-    """The switches that took place, in the order of their first batches."""
+    """Return the switches that took place, in the order of their first batches."""
     return sorted((event for event in events if event["kind"] == "switch"), key=first)
 
 
@@ -95,14 +95,14 @@ METRICS = {
     "other": ("Other per step", "ms"),
     "step": ("Whole step", "ms"),
 }
-"""Label and unit of a segment's statistics, in their order."""
+"""The label and unit of each statistic of a segment, in their order."""
 _RARE = {
     "memory": ("memory/percent", "memory"),
     "received": ("network/received", "network"),
     "sent": ("network/sent", "network"),
     "disk": ("disk/read", "disk"),
 }
-"""Series and group of what is read more rarely than rows are taken: each reading counts once."""
+"""The series and group of metrics that are read more rarely than rows are taken: each reading counts once."""
 _MEANS: dict[str, tuple[Literal["cpu", "gpu"], str]] = {
     "cpu": ("cpu", "busy"),
     "iowait": ("cpu", "iowait"),
@@ -110,7 +110,7 @@ _MEANS: dict[str, tuple[Literal["cpu", "gpu"], str]] = {
     "gpu": ("gpu", "utilisation"),
     "gpu_memory": ("gpu", "memory"),
 }
-"""What is a mean of cores or of GPUs, as `Frames.mean` names it."""
+"""The metrics that are a mean of cores or of GPUs, with the arguments of `Frames.mean`."""
 
 
 @dataclass(frozen=True)
@@ -148,10 +148,10 @@ def segments(
     loaders: Collection[str] | None = None,
     metrics: Collection[str] = tuple(METRICS),
 ) -> tuple[Segment, ...]:
-    """Every loader's segments (or those of `loaders`, their ids), in the order of their beginnings.
+    """Return every loader's segments (or those of `loaders`, their ids), in the order of their beginnings.
 
     A segment ends where a switch is asked for, a knob of the engine in use is turned, or a mark is set. The
-    change-over belongs to none: after a switch until `switches.settled`, after a knob the batches that were under
+    change-over belongs to none: after a switch until `segments.settled`, after a knob the batches that were under
     way. A mark belongs to every loader that delivers before its next change, or did not pause there, and to the only
     one. A segment without a step is left out unless a mark began it. `metrics` are the statistics that are wanted.
     """
@@ -181,7 +181,7 @@ def segments(
 
 
 def known_knobs(values: Mapping[str, Any]) -> dict[str, int]:
-    """The knobs that a state or an event has values of."""
+    """Return the knobs that a state or an event has values of."""
     return {name: int(values[name]) for name in KNOBS if values.get(name) is not None}
 
 
@@ -194,7 +194,7 @@ def parts(
     state: Mapping[str, Any],
     rows: Rows | None = None,
 ) -> list[Part]:
-    """Return what lies between the changes of a loader.
+    """Return the parts between the changes of a loader.
 
     `delivered` are the ends of its steps (session s, ascending), or the times of the `rows` in which it delivered where
     no step was kept; `several`: there are other loaders.
@@ -247,7 +247,7 @@ def _delivers(delivered: Floats, mark: float, later: float) -> bool:
 
 
 def _trimmed(frames: Frames, part: Part, delivered: Floats) -> Part:
-    """The same from the beginning of its first step (a mark's from the mark) to the end of its last."""
+    """Return the same from the beginning of its first step (a mark's from the mark) to the end of its last."""
     low, high = np.searchsorted(delivered, [part.start, part.end], side="right")
     inside = delivered[low:high]
     last = max([0.0, *frames.time[-1:].tolist(), *delivered[-1:].tolist()])
@@ -293,7 +293,7 @@ def figures(
 
 
 def _from_steps(frames: Frames, part: Part, places: Places, rows: Steps) -> Delivered:
-    """From the steps themselves. Where not all of them were kept, the samples are those of the rows."""
+    """Return the deliveries by the steps. Where not all steps were kept, the samples are those of the rows."""
     kept = rows[counted(rows)]
     times = {name: 1e3 * kept[name].astype(np.float64) for name in ("wait", "step", *PHASES)}
     means = _means(times["wait"], times["step"], np.ones(len(kept)))
@@ -328,7 +328,7 @@ def _from_steps(frames: Frames, part: Part, places: Places, rows: Steps) -> Deli
 
 
 def _means(wait: Floats, step: Floats, weights: Floats) -> dict[str, float]:
-    """The mean step, and its wait: the waited share of the steps whose wait was measured. No wait is above its step."""
+    """Return the mean step and its wait: the waited share of the steps whose wait was measured, at most the step."""
     mean = weighted_mean(step, weights)
     if not mean > 0:
         return {}
@@ -340,7 +340,7 @@ def _means(wait: Floats, step: Floats, weights: Floats) -> dict[str, float]:
 
 
 def _from_rows(frames: Frames, part: Part, places: Places) -> Delivered:
-    """From the rows' means, where no single step was kept. The number of steps is computed from their mean."""
+    """Return the deliveries by the rows' means, where no step was kept; the number of steps is computed."""
     times = {name: frames.series(f"loader/{part.loader}/{name}")[places] for name in ("wait", "step")}
     images = frames.samples(part.loader)[places]
     seconds, samples = _counted_rows(frames, part, places)
@@ -351,12 +351,12 @@ def _from_rows(frames: Frames, part: Part, places: Places) -> Delivered:
 
 
 def _counted_rows(frames: Frames, part: Part, places: Places) -> tuple[float, float]:
-    """s and samples of the rows."""
+    """Return the seconds and the samples of the rows."""
     return float(frames.window[places].sum()), float(frames.samples(part.loader)[places].sum())
 
 
 def _machine(frames: Frames, part: Part, places: Places, metric: str) -> Floats:
-    """A metric of the machine in each of the rows; all NaN where it was not measured."""
+    """Return a metric of the machine in each of the rows; all NaN where it was not measured."""
     if metric in _RARE:
         series, group = _RARE[metric]
         values = frames.series(series)[places]
@@ -376,7 +376,7 @@ def _nodes(frames: Frames, places: Places) -> int:
 
 
 def _cpu_seconds(frames: Frames, places: Places, seconds: float, *roles: str) -> float:
-    """CPU seconds of the roles' processes: their mean load times the time; NaN where it was not measured of any."""
+    """Return the CPU seconds of the roles' processes: their mean load times the time; NaN if none was measured."""
     loads = np.stack([frames.series(f"process/{role}/cpu")[places] for role in roles])
     known = np.isfinite(loads).any(axis=0)
     if not known.any():
@@ -386,7 +386,7 @@ def _cpu_seconds(frames: Frames, places: Places, seconds: float, *roles: str) ->
 
 
 def _per_second(time: Floats, delivered: Floats, window: Floats) -> Floats:
-    """Samples per second in each whole second of which the rows (at `time`, of `window` s) cover nine tenths."""
+    """Return samples per second in each whole second of which the rows (at `time`, of `window` s) cover nine tenths."""
     if len(time) == 0:
         return np.empty(0)
     seconds = np.floor(time).astype(np.int64)

@@ -60,7 +60,7 @@ def analyse(
         raise MonitorError(f"There is no threshold {unknown[0]!r} of the verdict. There are: {', '.join(THRESHOLDS)}.")
 
     def attempt(what: str, make: Callable[[], Found], otherwise: Found, *, asked: bool = False) -> Found:
-        """`make()`; where the session is not as it must be, `otherwise` and a sentence; raises what was `asked`."""
+        """Return `make()`; if it fails, note why and return `otherwise`. `strict`: raise its MonitorError."""
         try:
             # Recorded numbers may be anything; NumPy's warnings on them help nobody.
             with np.errstate(all="ignore"):
@@ -148,7 +148,7 @@ def analyse(
 
 
 def _elsewhere(snapshot: Snapshot) -> Verdict:
-    """The verdict where no loop of this process ran: what the ranks did that joined it, if any did."""
+    """Return the verdict where no loop of this process ran: what the ranks did that joined it, if any did."""
     jobs = job_figures(snapshot)
     if not jobs:
         return NOTHING
@@ -160,7 +160,7 @@ def _results(snapshot: Snapshot, kind: str) -> tuple[dict[str, Any], ...]:
 
 
 def _cannot(snapshot: Snapshot, parts: Sequence[Segment], epochs: Sequence[EpochCount]) -> list[str]:
-    """Return what is not known of this session, a sentence each."""
+    """Return a sentence on each thing that is not known of this session."""
     found = []
     if len(snapshot.time) == 0:
         found.append("Nothing was sampled: the session has no row.")

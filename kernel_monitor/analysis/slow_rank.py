@@ -35,14 +35,14 @@ class _HardwareCause(NamedTuple):
 def _hardware_cause(
     frames: Frames, ranks: Sequence[Rank], late: Rank, rows: Mask, lost: float, step: float
 ) -> _HardwareCause | None:
-    """Return what of a late rank's hardware is worse than the others' in these rows.
+    """Return the cause in a late rank's hardware, if it is worse than the others' in these rows.
 
-    None where nothing is, or is not known.
+    None where nothing is worse, or nothing is known.
 
-    Args:
-        ranks: of one job, `late` among them.
-        lost: ms per step by which it is late. A lower clock that would explain less than half of it is not the cause.
-        step: ms, of the job.
+        Args:
+            ranks: of one job, `late` among them.
+            lost: ms per step by which it is late. A lower clock that would explain less than half of it is not the cause.
+            step: ms, of the job.
     """
     others = [rank for rank in ranks if rank.id != late.id]
     return _clock(frames, others, late, rows, lost, step) or _host(frames, others, late, rows)
@@ -74,14 +74,14 @@ def _host(frames: Frames, others: Sequence[Rank], late: Rank, rows: Mask) -> _Ha
 
 
 def _place(schema: Schema, rank: Rank) -> str | None:
-    """The node of a rank's host; empty: this machine, None: none that is measured."""
+    """Return the node of a rank's host; empty: this machine, None: none that is measured."""
     if not rank.host:
         return ""
     return rank.node or next((node.id for node in schema.nodes if node.name == rank.host), None)
 
 
 def _gpu_model(schema: Schema, rank: Rank) -> str | None:
-    """The product's name of a rank's GPU, where it is known."""
+    """Return the product's name of a rank's GPU, where it is known."""
     index, place = rank.gpu, _place(schema, rank)
     if place == "":
         return next((gpu.name for gpu in schema.gpus if gpu.index == index), None)
@@ -90,7 +90,7 @@ def _gpu_model(schema: Schema, rank: Rank) -> str | None:
 
 
 def _busy(frames: Frames, place: str | None) -> Floats:
-    """%, mean of the cores of a machine (its node's id; empty: this one) in each row."""
+    """Return the mean load in % of the cores of a machine (its node's id; empty: this one) in each row."""
     if place == "":
         return frames.cpu
     mean = frames.series(f"node/{place}/busy")
@@ -133,7 +133,7 @@ class JobPeriod:
 
     @property
     def sentence(self) -> str:
-        """Length, times and part, for people."""
+        """A sentence with the pattern's length, its times and its part."""
         text = f"The steps of job {self.job} follow a pattern of {self.period.steps}: {self.period.words} "
         text += f"({self.count} steps)"
         if self.part is None:
@@ -143,7 +143,7 @@ class JobPeriod:
 
 
 def job_period(job: int, steps: Mapping[Rank, Sequence[Row]]) -> JobPeriod | None:
-    """The pattern of 2 to 8 steps of a job; None where there is none, or too few steps are known.
+    """Return the pattern of 2 to 8 steps of a job; None where there is none, or too few steps are known.
 
     Ranks that average their gradients take steps of the same length, so those of the first one are searched. All of
     them wait in the backward pass for whoever is late: another part is named before it, with its rank if the others'
@@ -170,7 +170,7 @@ def job_period(job: int, steps: Mapping[Rank, Sequence[Row]]) -> JobPeriod | Non
 
 
 def _counted(rows: Sequence[Row]) -> Floats:
-    """The rows that count, with their number among all of the loop in place of the flags."""
+    """Return the rows that count, with their number among all of the loop in place of the flags."""
     loop = [row for row in rows if not row[-1] & NO_GRADIENTS]
     kept = [(*row[:-1], number) for number, row in enumerate(loop) if not row[-1] & (WARM_UP | PROFILED)]
     return np.array(kept, dtype=np.float64)
@@ -182,7 +182,7 @@ def _follows(period: Period, rows: Floats) -> str | None:
 
 
 def _places(rows: Floats) -> tuple[Places, Places]:
-    """The batches' numbers, and those of the steps among all."""
+    """Return the batches' numbers, and those of the steps among all."""
     return rows[:, 2].astype(np.intp), rows[:, -1].astype(np.intp)
 
 
@@ -224,7 +224,7 @@ class SlowRank:
 
     @property
     def sentence(self) -> str:
-        """Rank, cause and size, for people."""
+        """A sentence with the rank, the cause and the loss."""
         job = f" of job {self.rank.job}" if self.rank.job > 1 else ""
         host = f" ({self.rank.host})" if self.rank.host else ""
         others = "the other" if self.ranks == 2 else f"the {self.ranks - 1} others"
@@ -235,7 +235,7 @@ class SlowRank:
 
 
 def slow_rank(frames: Frames, ranks: Sequence[Rank], start: float, end: float, share: float = 0.05) -> SlowRank | None:
-    """The slow rank of a job in `(start, end]` (session s); None where no rank, or none for sure, is slower.
+    """Return the slow rank of a job in `(start, end]` (session s); None where no rank, or none for sure, is slower.
 
     Args:
         ranks: of one job.
@@ -246,7 +246,7 @@ def slow_rank(frames: Frames, ranks: Sequence[Rank], start: float, end: float, s
     bins = np.clip(((frames.time[rows] - start) / max(end - start, 1e-9) * BINS).astype(int), 0, BINS - 1)
 
     def table(part: str) -> Floats:
-        """[rank, bin] in ms; NaN: not known."""
+        """Return the times of a part, float64[rank, bin], in ms; NaN: not known."""
         return _binned(np.array([frames.series(f"rank/{rank.id}/{part}")[rows] for rank in known]), bins)
 
     step = table("step") if known else np.empty((0, BINS))
@@ -281,7 +281,7 @@ def slow_rank(frames: Frames, ranks: Sequence[Rank], start: float, end: float, s
 
 
 def _binned(values: Floats, bins: npt.NDArray[np.int_]) -> Floats:
-    """The means [rank, bin] of values [rank, row]."""
+    """Return the means [rank, bin] of values [rank, row]."""
     known = np.isfinite(values)
     inside = (bins[:, None] == np.arange(BINS)).astype(float)
     count, total = known @ inside, np.where(known, values, 0.0) @ inside
@@ -289,7 +289,7 @@ def _binned(values: Floats, bins: npt.NDArray[np.int_]) -> Floats:
 
 
 def _others(own: Floats) -> Floats:
-    """For each rank the median of the others, bin by bin."""
+    """Return, for each rank and bin, the median of the other ranks."""
     found = np.full_like(own, np.nan)
     # Sorted once for all ranks: a live page looks at 64 of them twice a second.
     for k, column in enumerate(own.T):

@@ -1,4 +1,4 @@
-"""What switching a loader's engine brought, in words: the strip of the page, and one sentence at the end of a training.
+"""The effect of switching a loader's engine in words: the strip of the page, and a sentence at the end of a training.
 
 Both are of one `results.Change` between two segments (`changes.py`), whose figures the report and the JSON have, too.
 """
@@ -68,7 +68,7 @@ def compare(snapshot: Snapshot, loaders: Sequence[str] | None = None) -> Compare
 def strip(
     table: Rows, events: Sequence[Event], loaders: Sequence[Mapping[str, Any]], steps: StepTable | None = None
 ) -> Strip | None:
-    """Return what the switch that says most (`changes.headline`) changed; None before the first switch.
+    """Return the comparison of the most informative switch (`changes.headline`); None before the first switch.
 
     An engine that has just come is said to be measured until it can be compared. `rows` is empty, and `text` says why,
     while there is too little to compare. Where there are several loaders, the text names the one that switched. A
@@ -113,7 +113,7 @@ def _is(change: Change, event: Event) -> bool:
 def _without_figures(
     switch: Event, change: Change | None, states: Sequence[Mapping[str, Any]], *, fresh: bool
 ) -> Strip:
-    """A switch that cannot be compared, or not yet."""
+    """Return a switch that cannot be compared, or not yet."""
     reason = "measuring…" if fresh else "too little was measured after the switch to compare"
     if change is not None and change.reason is not None and not (fresh and " after " in change.reason):
         reason = change.reason
@@ -150,7 +150,7 @@ def _offers(state: Mapping[str, Any], switch: Event) -> bool:
 
 
 def change_rows(before: Segment, after: Segment) -> list[StripRow]:
-    """The figures of both sides, rounded as `number_text.figure` says them; what one side lacks is left out."""
+    """Return the figures of both sides, rounded as `changes.figure` formats them; what one side lacks is left out."""
     sides = before, after
     figures = (
         ("images/s", "images/s", [side.rate for side in sides]),
@@ -170,7 +170,7 @@ def change_rows(before: Segment, after: Segment) -> list[StripRow]:
 
 
 def _change_text(before: Segment, after: Segment, *, several: bool = False) -> str:
-    """One line on two sides: the rate, the step and its wait, GPU and CPU.
+    """Return one line on two sides: the rate, the step and its wait, GPU and CPU.
 
     Where there are `several` loaders, the rate is said to be that of the time in which the loader's own loop runs.
     """
@@ -196,7 +196,7 @@ def _amount(side: Segment) -> str:
 
 
 def comparison(snapshot: Snapshot, loader: str | None = None) -> SwitchComparison:
-    """The switch that says most (`changes.headline`), or why none can be compared.
+    """Return the comparison of the most informative switch (`changes.headline`), or why there is none.
 
     `loader` is an id or name; left out, it is the one whose switch says most, else the one that switched last, or else
     the one that delivered last.
@@ -242,7 +242,7 @@ def _named(name: str, several: bool) -> str:
 def _chosen(
     loader: str | None, names: dict[str, str], delivered: dict[str, float], done: Sequence[Event]
 ) -> str | None:
-    """The id of the loader that is meant; None where nothing has delivered."""
+    """Return the id of the loader that is meant; None where nothing has delivered."""
     if loader is not None:
         meant = [number for number, name in names.items() if loader in (number, name)]
         if not meant:
@@ -256,7 +256,7 @@ def _chosen(
 
 
 def sentence(change: Change, before: Segment, after: Segment) -> str:
-    """Return what a switch brought, with the counts behind it."""
+    """Return the effect of a switch in a sentence, with the counts behind it."""
     event = change.switch or {"source": before.backend, "target": after.backend}
     judged = ""
     if REPLAYS in (event["source"], event["target"]):
@@ -275,7 +275,7 @@ def sentence(change: Change, before: Segment, after: Segment) -> str:
 def _others(
     said: Change, own: Sequence[Event], done: Sequence[Event], found: Compared, names: Mapping[str, str]
 ) -> str:
-    """A sentence on the loader's other switches, and one on a newer one of another loader that cannot be compared."""
+    """Return a sentence on the loader's other switches, and one on a newer, not comparable switch of another loader."""
     place = next((place for place, event in enumerate(own) if _is(said, event)), 0)
     text = ""
     if place < len(own) - 1:
@@ -293,7 +293,7 @@ def _others(
 
 
 def _too_little(event: Event, found: Compared) -> tuple[str, Segment | None, Segment | None]:
-    """A sentence on a switch that cannot be compared, and its two sides."""
+    """Return a sentence on a switch that cannot be compared, and its two sides."""
     change = next((made for made in found.changes if _is(made, event)), None)
     before, after = (None, None) if change is None else found.sides(change)
     if change is None:  # no step came after it

@@ -40,11 +40,11 @@ WATCH = "phases: monitor.watch(model, optimizer)"
 KINDS: dict[str, Kind] = {"wait": "input-bound", "copy": "copy-bound", "other": "residual-heavy"}
 
 _IS = re.compile(r"(of each step|%|GPU|loading) is\b")
-"""What the sentences below say of a loop under way; of one that has ended it was so."""
+"""The verbs in the sentences below that are put into the past for a loop that has ended."""
 
 
 class _Judged(NamedTuple):
-    """A kind with its reasons."""
+    """The kind of a verdict, with its reasons."""
 
     kind: Kind
     sentence: str
@@ -58,7 +58,7 @@ def judge(
     thresholds: Mapping[str, float],
     known: Sequence[Gain],
 ) -> Verdict:
-    """The verdict on one segment, with the gains to expect; `advised` adds the advice.
+    """Return the verdict on one segment, with the gains to expect; `advised` adds the advice.
 
     `state` is its loader's (empty where it is not known). What was measured already (`known`) stands in place of
     predictions.
@@ -78,7 +78,7 @@ def judge(
 def advised(
     frames: Frames, segment: Segment, found: Verdict, state: Mapping[str, Any], withheld: str | None = None
 ) -> tuple[Verdict, Decision]:
-    """The verdict `found` with its advice, and the decision that all advice on the segment is made from."""
+    """Return the verdict `found` with its advice, and the decision that all advice on the segment is made from."""
     decision = decide(segment, found, state, usable_cores(frames.schema), withheld)
     return replace(found, advised=next_step(decision, found.missing)), decision
 
@@ -132,7 +132,7 @@ def _judge(segment: Segment, timings: Timings, found: Shares | None, limits: Map
 
 
 def _input(segment: Segment, timings: Timings, found: Shares, limits: Mapping[str, float], gpu: bool) -> _Judged | None:
-    """Input-bound, or undetermined with the reason; None: it is not input-bound."""
+    """Return `input-bound`, or `undetermined` with the reason; None if the segment is not input-bound."""
     wait, threshold = found.wait, limits["wait"]
     serial = segment.backend not in (*_PIPELINED, "ray") and segment.knobs.get("workers", 0) == 0
     what = "the GPU waiting for data" if timings.on_device and found.parts else "waiting for data"
@@ -161,13 +161,13 @@ def _input(segment: Segment, timings: Timings, found: Shares, limits: Mapping[st
 
 
 def _over(found: Shares, name: str, limits: Mapping[str, float]) -> float:
-    """The share of a part that is a bottleneck by itself; 0 of any other."""
+    """Return the share of a part that is a bottleneck by itself; 0 of any other."""
     share = found.parts[name]
     return share.value if name in limits and share.low >= limits[name] else 0.0
 
 
 def _not_input(segment: Segment, timings: Timings, found: Shares, limits: Mapping[str, float], gpu: bool) -> _Judged:
-    """Return what the step is bound by, as data do not hold it up."""
+    """Return what the step is bound by, where waiting for data is not it."""
     wait = f"{_part_of(found.wait.value)} waiting for data"
     needed = _steps_needed(segment, limits)
     if timings.steps < needed:
@@ -205,7 +205,7 @@ def _part(timings: Timings, found: Shares, name: str, gpu: bool) -> _Judged:
 
 
 def _steps_needed(segment: Segment, limits: Mapping[str, float]) -> int:
-    """A loader slower by a share of `wait` shows only once what it has in flight is used up: 1 / `wait` steps each."""
+    """Return how many steps a slow loader can hide: the batches in flight times 1 / (the threshold of the wait)."""
     flight = max(1, segment.knobs.get("workers", 1)) * max(1, segment.knobs.get("prefetch", 2))
     if segment.backend in _PIPELINED:
         flight = segment.knobs.get("prefetch", 4)
@@ -213,7 +213,7 @@ def _steps_needed(segment: Segment, limits: Mapping[str, float]) -> int:
 
 
 def _mixed(found: Shares, timings: Timings, limits: Mapping[str, float]) -> str | None:
-    """Return why a segment is not one thing: a part is a bottleneck for some of the time and far from one for some."""
+    """Return why a segment is mixed: a part is a bottleneck for some of the time and far from one for some of it."""
     if len(found.seconds) < 8:
         return None
     total = found.seconds.sum()
@@ -236,7 +236,7 @@ def _mixed(found: Shares, timings: Timings, limits: Mapping[str, float]) -> str 
 
 
 def past(sentence: str) -> str:
-    """The sentence of a verdict on a loop that has ended."""
+    """Return the sentence of a verdict on a loop that has ended."""
     return _IS.sub(r"\1 was", sentence)
 
 

@@ -38,7 +38,7 @@ class Trial:
     start: float = math.nan  # start, end: session s
     end: float = math.nan
     seconds: float = 0.0  # that the loop spent in steps that count
-    steps: int = 0  # that count (`analysis.counted_steps`); `samples` are theirs
+    steps: int = 0  # that count (`frames.counted`); `samples` are theirs
     batches: int = 0  # all steps that ended
     samples: int = 0
     rate: float = math.nan  # samples per second; `rate_low`, `rate_high`: quartiles of the rates of its single seconds

@@ -69,19 +69,19 @@ class Session:
 
     @property
     def seconds(self) -> float:
-        """From the first row to the last."""
+        """The time from the first row to the last, s."""
         with self._access.connect() as connection:
             first, last = ends(connection)
         return last - first
 
     @property
     def live(self) -> bool:
-        """Whether it is being recorded."""
+        """Return whether the session is still being recorded."""
         return self.ended is None
 
     @property
     def ended(self) -> dict[str, Any] | None:
-        """How it ended: `reason`, `time` (session s), `goodbye` (its kernel ended it properly); None while live."""
+        """The end: `reason`, `time` (session s), `goodbye` (its kernel ended it properly); None while live."""
         with self._access.connect() as connection:
             meta = read_meta(connection, [])
             _, last = ends(connection)
@@ -94,7 +94,7 @@ class Session:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Facts about the kernel: versions and the like."""
+        """The facts about the kernel, such as versions."""
         return dict(self._meta().get("facts") or {})
 
     @property
@@ -109,12 +109,12 @@ class Session:
             return self._schema(table)
 
     def events(self) -> list[dict[str, Any]]:
-        """The events, oldest first; each with its `id`, `kind` and `time` (session s)."""
+        """Return the events, oldest first; each with its `id`, `kind` and `time` (session s)."""
         with self._reading() as (connection, damage):
             return read_events(connection, damage)
 
     def steps(self, most: int | None = STEPS) -> dict[str, npt.NDArray[Any]]:
-        """The steps of all loaders, in the order of their ends: arrays of one length.
+        """Return the steps of all loaders, in the order of their ends: arrays of one length.
 
         `loader` (its id), `end` (session s), `epoch`, `batch`, `images`, `wait` and `step` (s), the phases `copy`,
         `forward`, `backward`, `optimizer` (s, NaN where they were not measured), `flags` (`steps.measured_step`).
@@ -138,7 +138,7 @@ class Session:
         *,
         most: int | None = VALUES,
     ) -> Rows:
-        """The rows in [start, end] (session s; all if not given), as they were measured.
+        """Return the rows in [start, end] (session s; all if not given), as they were measured.
 
         Args:
             series: the columns wanted, in their order; all if not given. An unknown series is a SessionError.
@@ -158,7 +158,7 @@ class Session:
         return Rows(schema=schema, seq=numbers + gone + 1, time=times, values=values.T)
 
     def snapshot(self, max_rows: int = 6000) -> Snapshot:
-        """The session for the dashboard and the report: at most `max_rows` rows.
+        """Return the session for the dashboard and the report: at most `max_rows` rows.
 
         A longer session is given as means over equal bins, a very long one as means of evenly chosen blocks; times
         without rows stay gaps. `facts["recorded"]` has `started` (Unix s), `ended` (as `ended`), `live`, `bin_s` (None
@@ -200,7 +200,7 @@ class Session:
         )
 
     def to_pandas(self, series: Iterable[str] | None = None, *, most: int | None = VALUES) -> pd.DataFrame:
-        """The rows as a DataFrame: UTC timestamps down, series across, float32, NaN missing; arguments as for `rows`.
+        """Return the rows as a DataFrame: UTC timestamps down, series across, float32, NaN missing; arguments: `rows`.
 
         A MonitorError without pandas.
         """
@@ -214,7 +214,7 @@ class Session:
         return pd.DataFrame(rows.values, index=index, columns=list(rows.schema.names), copy=False)
 
     def check(self) -> list[str]:
-        """Descriptions of the damaged parts; none if the session is intact. Of a long session, some blocks are read."""
+        """Return descriptions of the damaged parts; none if intact. Of a long session only some blocks are read."""
         with self._access.connect() as connection:
             try:
                 answer = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(20)")]
@@ -274,7 +274,7 @@ class Session:
 
     @contextmanager
     def _reading(self) -> Iterator[tuple[sqlite3.Connection, list[str]]]:
-        """A connection, and a list for descriptions of damaged parts, of which a warning is given at the end."""
+        """Yield a connection, and a list for descriptions of damaged parts, of which a warning is given at the end."""
         damage: list[str] = []
         with self._access.connect() as connection:
             yield connection, damage
@@ -329,7 +329,7 @@ class Session:
 
 
 def _first(damage: list[str], most: int = 20) -> list[str]:
-    """The first descriptions, and the number of the others."""
+    """Return the first descriptions, and the number of the others."""
     return damage if len(damage) <= most else [*damage[:most], f"{len(damage) - most:,} pieces more"]
 
 
@@ -343,7 +343,7 @@ _MOST_SLOTS = 2_000_000  # intervals that the rows of a snapshot may cover toget
 
 
 class Bins:
-    """Takes rows in the order of their times, and gives the means of each bin [k·width, (k + 1)·width) s with some."""
+    """The means of rows over bins [k·width, (k + 1)·width) s; rows are added in the order of their times."""
 
     def __init__(self, width: float) -> None:
         self._width = width
@@ -365,7 +365,7 @@ class Bins:
         self._close(numbers[:done], values[:, :done])
 
     def result(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float32]]:
-        """The bins' middles, float64[k], and means, float32[m, k]."""
+        """Return the bins' middles, float64[k], and means, float32[m, k]."""
         if self._open is not None:
             times, values = self._open
             self._open = None
@@ -388,12 +388,12 @@ class Bins:
 
 
 def bin_width(first: float, last: float, interval: float, rows: int) -> float:
-    """Seconds of a bin so that `first` to `last` need at most `rows`: whole intervals."""
+    """Return the width of bins, in s (whole intervals), so that `first` to `last` need at most `rows` of them."""
     return interval * max(1, math.ceil((last - first) / max(1, rows - 1) / interval))
 
 
 def bin_seconds(table: RowTable, interval: float, max_rows: int, one_in: int) -> float:
-    """Seconds of the bins: `max_rows` are enough, and each has rows even where blocks were left out."""
+    """Return the width of at most `max_rows` bins, in s; each has rows even where blocks were left out."""
     runs = table.stored(HOST)
     bin_s = bin_width(runs[0].first, max(run.last for run in runs), interval, max_rows)
     if one_in == 1 or len(runs) < 2:
@@ -403,7 +403,7 @@ def bin_seconds(table: RowTable, interval: float, max_rows: int, one_in: int) ->
 
 
 def binned(table: RowTable, names: Sequence[str], bin_s: float) -> tuple[npt.NDArray[np.float64], Floats]:
-    """All rows as means over bins of `bin_s` seconds: middles[bins], values[series, bins], NaN where nothing is."""
+    """Return all rows as means over bins of `bin_s` seconds: middles[bins], values[series, bins], NaN missing."""
     others = table.columns(names)
     beside = {place for places in others.values() for place in places}
     of_host = [place for place in range(len(names)) if place not in beside]

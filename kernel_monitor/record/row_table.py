@@ -45,7 +45,7 @@ Floats = npt.NDArray[np.float32]
 
 
 class Damaged(ValueError):
-    """Bytes that are not what the recorder writes."""
+    """The error for bytes that are not as the recorder writes them."""
 
 
 class Chunk:
@@ -94,7 +94,7 @@ class Chunk:
             raise Damaged(f"{type(error).__name__}: {error}") from error
 
     def _values(self, places: npt.NDArray[np.intp]) -> Iterator[tuple[npt.NDArray[np.intp], Floats]]:
-        """The columns of each family with a wanted column, and their values float32[columns, n]."""
+        """Yield the columns of each family with a wanted column, and their values float32[columns, n]."""
         for columns, place, table in self._families:
             pattern = self._patterns[place] if place >= 0 else None
             if pattern is not None and not pattern[0]:
@@ -121,7 +121,7 @@ class Chunk:
         return found
 
     def _planes(self, columns: int, count: int, width: int, kind: str) -> npt.NDArray[Any]:
-        """Numbers [columns, count] of `width` bytes that are stored in planes."""
+        """Return numbers [columns, count] of `width` bytes that are stored in planes."""
         found = self._take(columns * width * count).reshape(columns, width, count)
         return np.ascontiguousarray(found.transpose(0, 2, 1)).view(kind)[:, :, 0]
 
@@ -137,13 +137,13 @@ class Tail:
         self._values = np.frombuffer(data, dtype="<f4", offset=12 * rows).reshape(rows, width)
 
     def fill(self, out: Floats, places: npt.NDArray[np.intp]) -> None:
-        """As `Chunk.fill`."""
+        """Put the values into `out`, as `Chunk.fill` does."""
         wanted = places >= 0
         out[places[wanted]] = self._values.T[wanted]
 
 
 def unpacked_steps(data: bytes, rows: int, *, packed: bool) -> npt.NDArray[Any]:
-    """So many steps as an array of `store.STEP`, with 0 for the loader. Raises Damaged if they are not whole."""
+    """Return so many steps as `store.STEP`[rows], with 0 for the loader; raise Damaged if they are not whole."""
     try:
         if rows > STEPS_BLOCK:
             raise ValueError("more than any block has")
@@ -176,7 +176,7 @@ def inflate(data: bytes, most: int) -> bytes:
 
 
 def _families(listed: Any, width: int) -> list[tuple[npt.NDArray[np.intp], int, int]]:
-    """Columns, place of the pattern (-1: none) and length of the table of each family: every column once."""
+    """Return the columns, the pattern's place (-1: none) and the table's length of each family: every column once."""
     found = []
     left = set(range(width))
     for family in listed:
@@ -254,11 +254,11 @@ class RowTable:
         return list(self._runs)
 
     def stored(self, kind: str, start: float = -math.inf, end: float = math.inf) -> list[Stored]:
-        """The runs of a kind's rows that touch [start, end], by their times."""
+        """Return the runs of a kind's rows that touch [start, end], by their times."""
         return [run for run in self._runs.get(kind, []) if run.last >= start and run.first <= end]
 
     def cost(self, wanted: int, start: float = -math.inf, end: float = math.inf) -> int:
-        """The cost of decoding `wanted` series of all runs that touch [start, end], in values."""
+        """Return the cost of decoding `wanted` series of all runs that touch [start, end], in values."""
         runs = [run for kind in self.kinds for run in self.stored(kind, start, end)]
         names, families = self.layouts.names, self.layouts.families
         return sum(run.cost(len(names[run.layout]), families[run.layout], wanted) for run in runs)
@@ -271,7 +271,7 @@ class RowTable:
         return stride
 
     def load(self, run: Stored) -> Chunk | Tail:
-        """One run. Raises Damaged."""
+        """Return one run of rows; raise Damaged if it cannot be read."""
         data, width = _data(self.connection, run.table, run.id), len(self.layouts.names[run.layout])
         if run.table == "tail":
             found: Chunk | Tail = Tail(data, run.rows, width)
@@ -286,7 +286,7 @@ class RowTable:
     def blocks(
         self, kind: str, series: Sequence[str], start: float = -math.inf, end: float = math.inf
     ) -> Iterator[tuple[npt.NDArray[np.float64], Floats]]:
-        """Rows, run by run: times[n], values[len(series), n], NaN where a series did not exist."""
+        """Yield rows, run by run: times[n], values[len(series), n], NaN where a series did not exist."""
         for run in self.stored(kind, start, end):
             values = np.full((len(series), run.rows), np.nan, dtype=np.float32)
             times = self._fill(run, series, values)
@@ -297,7 +297,7 @@ class RowTable:
     def rows(
         self, series: Sequence[str], start: float = -math.inf, end: float = math.inf
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], Floats]:
-        """The host's rows with all others' values beside them: numbers[n] from 0, times[n], values[len(series), n]."""
+        """Return the host's rows, joined with the others' values: numbers[n] from 0, times[n], values[series, n]."""
         runs = self.stored(HOST, start, end)
         total = sum(run.rows for run in runs)
         numbers = np.zeros(total, dtype=np.int64)
@@ -325,7 +325,7 @@ class RowTable:
         return numbers, times, values
 
     def columns(self, series: Sequence[str]) -> dict[str, list[int]]:
-        """The places in `series` of those that each kind of rows but the host's has, as far as there are rows of it."""
+        """Return, for each kind of rows that the file has beside the host's, the places in `series` of its series."""
         found: dict[str, list[int]] = {}
         for place, name in enumerate(series):
             kind = kind_of(name)
@@ -364,7 +364,7 @@ class RowTable:
         return found.times
 
     def _place(self, layout: int, series: Sequence[str]) -> npt.NDArray[np.intp]:
-        """For each column of a layout its place in `series`, -1 where it is not wanted; cached for one `series`."""
+        """Return, for each column of a layout, its place in `series` (-1: not wanted); cached for one `series`."""
         if self._series is not series:
             self._series, self._places = series, {}
             self._where = {name: place for place, name in enumerate(series)}
@@ -375,7 +375,7 @@ class RowTable:
 
 
 def read_steps(connection: sqlite3.Connection, damage: list[str], most: int | None = None) -> StepTable:
-    """All steps by their ends; what cannot be read is left out and described in `damage`.
+    """Return all steps by their ends; what cannot be read is left out and described in `damage`.
 
     Of more than `most` steps, as many evenly chosen ones are given; the others count as dropped.
     """
@@ -432,7 +432,7 @@ class _Batch(NamedTuple):
 
 
 def _batches(connection: sqlite3.Connection, damage: list[str]) -> list[_Batch]:
-    """The batches of the newest loaders, in their order; malformed ones are left out."""
+    """Return the batches of the newest loaders, in their order; malformed ones are left out."""
     found: list[_Batch] = []
     loaders: set[str] = set()
     left_out = others = 0
@@ -456,7 +456,7 @@ def _batches(connection: sqlite3.Connection, damage: list[str]) -> list[_Batch]:
 
 
 def _data(connection: sqlite3.Connection, table: str, number: int) -> bytes:
-    """The bytes of a row. Raises Damaged."""
+    """Return the bytes of a row. Raises Damaged."""
     try:
         row = connection.execute(f"SELECT data FROM {table} WHERE id = ?", (number,)).fetchone()  # noqa: S608
     except sqlite3.DatabaseError as error:

@@ -63,7 +63,7 @@ _NO_HELLO: dict[str, Any] = {
 
 
 def read_meta(connection: sqlite3.Connection, damage: list[str]) -> dict[str, Any]:
-    """The facts by name (`validation.META`), as far as they are there."""
+    """Return the facts by name (`validation.META`), as far as they are there."""
     found: dict[str, Any] = {}
     for key, shape in validation.META.items():
         row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
@@ -77,7 +77,7 @@ def read_meta(connection: sqlite3.Connection, damage: list[str]) -> dict[str, An
 
 
 def states(meta: dict[str, Any], damage: list[str]) -> list[dict[str, Any]]:
-    """The loaders' last states, each with `epochs`, the counts of its earlier epochs, where there are some."""
+    """Return the loaders' last states, each with `epochs`, the counts of its earlier epochs, where there are some."""
     epochs = meta.get("epochs") or {}
     found: dict[str, dict[str, Any]] = {}
     left = EPOCHS
@@ -99,7 +99,7 @@ def states(meta: dict[str, Any], damage: list[str]) -> list[dict[str, Any]]:
 
 
 def nodes(meta: dict[str, Any], series: Iterable[str], damage: list[str]) -> tuple[Node, ...]:
-    """The other machines that have `series`, as they were known last; of a session of an older version there are none.
+    """Return the other machines that have `series`, in their last known state; none for sessions of older versions.
 
     The cores are those of which there are series.
     """
@@ -135,12 +135,12 @@ def nodes(meta: dict[str, Any], series: Iterable[str], damage: list[str]) -> tup
 
 
 def _gpus(count: int, names: list[str]) -> tuple[str, ...]:
-    """The names of so many GPUs."""
+    """Return the names of so many GPUs."""
     return tuple(names[k] if k < len(names) else f"GPU {k}" for k in range(count))
 
 
 def ranks(meta: dict[str, Any], series: Iterable[str], damage: list[str]) -> tuple[Rank, ...]:
-    """The ranks that have `series`, as they were known last; of a session of an older version there are none."""
+    """Return the ranks that have `series`, as they were known last; of a session of an older version there are none."""
     parts: dict[str, set[str]] = {}
     for name in series:
         kind, _, rest = name.partition("/")
@@ -159,7 +159,7 @@ def ranks(meta: dict[str, Any], series: Iterable[str], damage: list[str]) -> tup
 
 
 def read_events(connection: sqlite3.Connection, damage: list[str]) -> list[dict[str, Any]]:
-    """The events, oldest first, each with its `id`."""
+    """Return the events, oldest first, each with its `id`."""
     found: list[dict[str, Any]] = []
     for number, value in _texts(connection, "event", "events", EVENTS, damage, validation.event):
         shown = value.get("id")
@@ -169,7 +169,7 @@ def read_events(connection: sqlite3.Connection, damage: list[str]) -> list[dict[
 
 
 def shown_events(events: list[dict[str, Any]], loaders: set[str], damage: list[str]) -> list[dict[str, Any]]:
-    """The newest of `events` (oldest first), as many as can be shown; `loaders` are the ids in states and steps."""
+    """Return the newest of `events` (oldest first) that can be shown; `loaders` are the ids in states and steps."""
     kept: list[dict[str, Any]] = []
     kinds: Counter[str] = Counter()
     known = set(loaders)
@@ -191,7 +191,7 @@ def shown_events(events: list[dict[str, Any]], loaders: set[str], damage: list[s
 
 
 def read_layouts(connection: sqlite3.Connection, damage: list[str]) -> list[tuple[int, str, list[tuple[str, str]]]]:
-    """Number, kind and series of each layout, as far as they have not too many series together: the host's first."""
+    """Return number, kind and series of each layout, the host's first, until they have too many series together."""
     kinds = dict(connection.execute("SELECT id, kind FROM layouts ORDER BY id DESC LIMIT ?", (LAYOUTS,)))
     found: list[tuple[int, str, list[tuple[str, str]]]] = []
     known: set[str] = set()
@@ -209,7 +209,7 @@ def read_layouts(connection: sqlite3.Connection, damage: list[str]) -> list[tupl
 
 
 def read_hello(connection: sqlite3.Connection, damage: list[str]) -> tuple[int | None, dict[str, Any]]:
-    """The layout of the newest hello, and the hello without its series."""
+    """Return the layout of the newest hello, and the hello without its series."""
     row = connection.execute("SELECT layout, hello FROM hellos ORDER BY id DESC LIMIT 1").fetchone()
     if row is None:
         return None, _NO_HELLO
@@ -230,7 +230,7 @@ def _texts(
     shape: Callable[[Any], Any],
     budget: Budget | None = None,
 ) -> Iterator[tuple[int, Any]]:
-    """The newest well-formed values of a column of JSON texts, and the numbers of their rows; the newest first.
+    """Yield the newest well-formed values of a column of JSON texts, and the numbers of their rows; the newest first.
 
     `table` may have a condition behind it; `budget` is shared with other texts.
     """
@@ -253,7 +253,7 @@ def _texts(
 def listed(
     connection: sqlite3.Connection, table: str, columns: str, rest: str, damage: list[str]
 ) -> Iterator[tuple[Any, ...]]:
-    """The rows of a table up to the first that cannot be read."""
+    """Yield the rows of a table up to the first that cannot be read."""
     try:
         yield from connection.execute(f"SELECT {columns} FROM {table} {rest}")  # noqa: S608
     except sqlite3.DatabaseError as error:
@@ -271,7 +271,7 @@ class Stored(NamedTuple):
     rows: int
 
     def cost(self, width: int, families: int, wanted: int) -> int:
-        """The cost of decoding it, in values (`file_limits`).
+        """Return the cost of decoding it, in values (limits: `format`).
 
         `width` series of its layout and `families` of them (`codec`) are unpacked; the result has the `wanted` ones.
         """
@@ -279,7 +279,7 @@ class Stored(NamedTuple):
 
 
 def stored(connection: sqlite3.Connection, damage: list[str]) -> list[Stored]:
-    """All runs of a session's file, by their times; malformed ones are described in `damage` and left out."""
+    """Return all runs of a session's file, by their times; malformed ones are described in `damage` and left out."""
     found: list[Stored] = []
     for table in ("chunks", "tail"):
         left_out = 0
@@ -300,7 +300,7 @@ def stored(connection: sqlite3.Connection, damage: list[str]) -> list[Stored]:
 
 
 def ends(connection: sqlite3.Connection) -> tuple[float, float]:
-    """Session times of the oldest and the newest of the host's rows; NaN where there is none."""
+    """Return the session times of the host's oldest and newest row; NaN where there is none."""
     hosts = {number for number, kind in connection.execute("SELECT id, kind FROM layouts LIMIT 100000") if kind == HOST}
     runs = [run for run in stored(connection, []) if run.layout in hosts]
     return (runs[0].first, max(run.last for run in runs)) if runs else (math.nan, math.nan)
@@ -321,11 +321,11 @@ _UNREACHABLE = ("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_FULL", "SQLITE_IOE
 
 
 class OtherFormat(SessionError):
-    """The session was written by another version of this package: it is intact, but cannot be read here."""
+    """The error for an intact session that another version of this package wrote and this version cannot read."""
 
 
 class Access:
-    """How a session's file can be read here; a SessionError if it is missing, no session, empty or damaged."""
+    """Read access to a session's file; a SessionError if it is missing, no session, empty or damaged."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -346,7 +346,7 @@ class Access:
 
     @contextmanager
     def connect(self) -> Iterator[sqlite3.Connection]:
-        """A connection within a read transaction: all reads see the same state; what fails in it is a SessionError."""
+        """Yield a connection in a read transaction: all reads see the same state; failures are SessionErrors."""
         with _named(self.path), closing(self._open()) as connection:
             connection.execute("BEGIN")
             yield connection

@@ -30,7 +30,7 @@ _LOG_LIMIT = 64 << 20  # a log beyond this is written back at once, by the writi
 
 
 class OtherFile(Exception):
-    """The file belongs to another session, or to none."""
+    """The error for a file that belongs to another session, or to none."""
 
 
 class SessionFile:
@@ -93,7 +93,7 @@ class SessionFile:
         self._loader_units: dict[str, str] = {}
 
     def close(self) -> None:
-        """Leave a plain file, or one with its log if another process has it open."""
+        """Close the database: a plain file remains, or a file with its log if another process has it open."""
         try:
             self._db.execute("PRAGMA journal_mode = DELETE")
         except sqlite3.OperationalError:
@@ -127,30 +127,30 @@ class SessionFile:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All is written, or nothing: an interrupt, too, must leave no open transaction."""
+        """Yield all is written, or nothing: an interrupt, too, must leave no open transaction."""
         with self._db:  # commits or rolls back
             self._db.execute("BEGIN IMMEDIATE")
             yield
 
     def add_hello(self, moment: float, hello: Mapping[str, Any]) -> int:
-        """Note the sampler's hello; returns the layout of its frames."""
+        """Record the sampler's hello; return the layout of its frames."""
         rest = {key: value for key, value in hello.items() if key != "series"}
         layout = self._layout(HOST, [(entry["name"], entry["unit"]) for entry in hello["series"]])
         self._insert("hellos", time=moment, layout=layout, hello=json.dumps(rest))
         return layout
 
     def loader_layout(self, units: Mapping[str, str]) -> tuple[int, list[str]]:
-        """The layout for values of at least these loaders' series (name to unit), and its names."""
+        """Return the layout for values of at least these loaders' series (name to unit), and its names."""
         self._loader_units |= {name: unit for name, unit in units.items() if name not in self._loader_units}
         layout = self._layout(LOADERS, list(self._loader_units.items()))
         return layout, self._names[layout]
 
     def node_layout(self, node: str, series: Sequence[tuple[str, str]]) -> int:
-        """The layout for the values of a node (its id)."""
+        """Return the layout for the values of a node (its id)."""
         return self._layout(f"{NODE}{node}", list(series))
 
     def rank_layout(self, rank: str, series: Sequence[tuple[str, str]]) -> int:
-        """The layout for the values of a rank (its id)."""
+        """Return the layout for the values of a rank (its id)."""
         return self._layout(f"{RANK}{rank}", list(series))
 
     def _layout(self, kind: str, series: list[tuple[str, str]]) -> int:
@@ -164,7 +164,7 @@ class SessionFile:
         return number
 
     def add_rows(self, layout: int, rows: Sequence[tuple[float, int, bytes]]) -> None:
-        """Note rows of a layout, each with its time, the deadlines missed before it, and its values."""
+        """Record rows of a layout, each with its time, the deadlines missed before it, and its values."""
         times, missed, values = zip(*rows, strict=True)
         data = struct.pack(f"<{len(rows)}d{len(rows)}I", *times, *missed) + b"".join(values)
         self._insert("tail", layout=layout, first=min(times), last=max(times), n=len(rows), data=data)
@@ -173,7 +173,7 @@ class SessionFile:
         self._insert("events", time=moment, event=json.dumps(event))
 
     def add_steps(self, loader: str, rows: Sequence[tuple[float, bytes]], dropped: int) -> None:
-        """Note steps: the end (session s) of each and the step as `packed_step` gives it."""
+        """Record steps: the end (session s) of each and the step as `packed_step` gives it."""
         data = b"".join(step for _, step in rows)
         last = max((end for end, _ in rows), default=0.0)
         self._insert("steps", loader=loader, last=last, n=len(rows), dropped=dropped, packed=0, data=data)
@@ -197,7 +197,7 @@ class SessionFile:
             self._db.execute(f"DELETE FROM {table} WHERE id <= (SELECT max(id) FROM {table}) - ?", (kept,))  # noqa: S608
 
     def _full(self, *, everything: bool) -> list[tuple[int, list[int]]]:
-        """The layouts and batches of the tail that make a chunk each."""
+        """Return the layouts and batches of the tail that make a chunk each."""
         found: list[tuple[int, list[int]]] = []
         open_: dict[int, tuple[list[int], int]] = {}
         for number, layout, count in self._db.execute("SELECT id, layout, n FROM tail ORDER BY id"):
@@ -330,7 +330,7 @@ def prune(directory: Path, max_bytes: int = MAX_BYTES, max_age_days: float = _MA
 
 @dataclass(eq=False)
 class Upkeep:
-    """The thread."""
+    """The thread for slow work on recordings."""
 
     path: Path  # the session's file
     complain: Callable[[str], None]  # called with a sentence for each failure

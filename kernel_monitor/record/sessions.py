@@ -25,7 +25,7 @@ from .session_facts import Access, OtherFormat, ends, read_hello, read_meta, res
 
 @dataclass(frozen=True)
 class Found:
-    """One session's file, by its own facts."""
+    """A session's file, described by its own facts."""
 
     path: Path  # the file
     id: str  # the session; empty where the file cannot be read
@@ -41,7 +41,7 @@ class Found:
 
 
 def sessions(directory: Path | None = None) -> list[Found]:
-    """The sessions in a folder, else in all folders where sessions are kept; the newest first.
+    """Return the sessions in a folder, else in all folders where sessions are kept; the newest first.
 
     Every file with a session's suffix is listed: with `problem` where it is damaged, or no session at all.
     """
@@ -51,7 +51,7 @@ def sessions(directory: Path | None = None) -> list[Found]:
 
 
 def look(path: Path) -> Found:
-    """A session's facts, without its rows; never an error."""
+    """Return a session's facts, without its rows; never an error."""
     try:
         with Access(path).connect() as connection:
             damage: list[str] = []
@@ -82,7 +82,7 @@ def look(path: Path) -> Found:
 
 
 def identity(path: Path, meta: dict[str, Any], damage: list[str]) -> tuple[str, float]:
-    """The id of a session and when it began (Unix s); a SessionError if its file lacks them."""
+    """Return the id of a session and when it began (Unix s); a SessionError if its file lacks them."""
     if "session" in meta and "origin" in meta:
         return meta["session"], float(meta["origin"])
     why = next((part for part in damage if part.startswith(("session:", "origin:"))), "it is not there")
@@ -90,7 +90,7 @@ def identity(path: Path, meta: dict[str, Any], damage: list[str]) -> tuple[str, 
 
 
 def find(path: str | os.PathLike[str] | None) -> Path:
-    """The file that `path` names, as for `reader.open_session`; a SessionError if there is none, or several."""
+    """Return the file that `path` names, as for `reader.open_session`; a SessionError if there is none, or several."""
     if path is None:
         return _newest(None)
     try:
@@ -131,7 +131,7 @@ def _newest(folder: Path | None) -> Path:
 
 
 def left_without_goodbye(directory: Path | None = None) -> Found | None:
-    """The newest session that is not live, ended without goodbye, and of which no user was told yet."""
+    """Return the newest session that is not live, ended without goodbye, and of which no user was told yet."""
     for session in sessions(directory):
         known = session.live or session.goodbye or session.told
         if session.problem is None and session.seconds > 0 and not known:
@@ -140,7 +140,7 @@ def left_without_goodbye(directory: Path | None = None) -> Found | None:
 
 
 def mark_told(found: Found) -> None:
-    """Note in the session's file that a user was told how it ended; a SessionError if it cannot be written."""
+    """Record in the session's file that a user was informed of its end; a SessionError if it cannot be written."""
     try:
         with closing(sqlite3.connect(found.path, isolation_level=None, timeout=2.0)) as connection:
             restrain(connection)
@@ -158,13 +158,13 @@ def _host(hello: dict[str, Any]) -> str:
 
 
 def moment_text(unix: float) -> str:
-    """`14:02`, with the date where that is not today."""
+    """Format a moment: `14:02`, with the date where that is not today."""
     at = time.localtime(unix)
     return time.strftime("%H:%M" if at[:3] == time.localtime()[:3] else "%Y-%m-%d %H:%M", at)
 
 
 def span_text(seconds: float) -> str:
-    """`42 s`, `31 min`, `2 h 5 min`."""
+    """Format a duration: `42 s`, `31 min`, `2 h 5 min`."""
     if seconds < 60:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -189,7 +189,7 @@ class Place(NamedTuple):
 
 
 def directory(wanted: Path | None = None) -> Place:
-    """The folder for sessions: `wanted`, else `KERNEL_MONITOR_SESSIONS`, else the user's state directory.
+    """Return the folder for sessions: `wanted`, else `KERNEL_MONITOR_SESSIONS`, else the user's state directory.
 
     Where that cannot be written or is on a network, local temporary space; a SessionError where that cannot be, either.
     What is missing is made, for the owner only.
@@ -229,24 +229,24 @@ def anchor() -> None:
 
 
 def temporary() -> Path:
-    """The folder in local temporary space that replaces it."""
+    """Return the folder in local temporary space that replaces it."""
     owner = os.getuid() if sys.platform != "win32" else os.environ.get("USERNAME", "user")
     return Path(tempfile.gettempdir(), f"kernel_monitor-{owner}", "sessions")
 
 
 def known() -> list[Path]:
-    """The existing folders in which sessions may be found."""
+    """Return the existing folders in which sessions may be found."""
     return [folder for folder in (usual(), temporary()) if folder.is_dir()]
 
 
 def new_file(place: Place | Path, session: str, origin: float) -> Path:
-    """The file of a session that began at `origin` (Unix s): `2026-11-21-193000-1a2b3c4d.kmsession`, local time."""
+    """Return the file of a session that began at `origin` (Unix s): `2026-11-21-193000-1a2b3c4d.kmsession`, local."""
     folder = place.path if isinstance(place, Place) else place
     return folder / f"{time.strftime('%Y-%m-%d-%H%M%S', time.localtime(origin))}-{session[:8]}.kmsession"
 
 
 def remote(path: Path, mounts: Iterable[tuple[str, str]]) -> str | None:
-    """The kind of network file system that `path` (absolute, without links) is on; None if it is local.
+    """Return the kind of network file system that `path` (absolute, without links) is on; None if it is local.
 
     `mounts` has the mount point and the kind of every file system, in the order of mounting.
     """

@@ -46,7 +46,7 @@ class Budget:
 
 
 def parse(text: object, budget: Budget | None = None) -> Any:
-    """The value of a JSON text: numbers that are not finite are None, lone surrogates are replaced.
+    """Return the value of a JSON text: numbers that are not finite are None, lone surrogates are replaced.
 
     A ValueError if it is no JSON, or larger or deeper than the recorder writes. `budget` is shared with other texts.
     """
@@ -78,11 +78,11 @@ def _tidy(value: Any, depth: int) -> Any:
 
 
 class Misfit(ValueError):
-    """A value does not have its shape; the message names the place."""
+    """The error for a value that does not have its shape; the message names the place."""
 
 
 def fitted(value: Any, shape: _Shape, place: str = "") -> Any:
-    """The value, without optional parts that do not fit; a Misfit if it has not this shape."""
+    """Return the value, without optional parts that do not fit; a Misfit if it has not this shape."""
     if isinstance(shape, dict | list) and not isinstance(value, type(shape)):
         raise Misfit(f"{place or 'it'} is no {'object' if isinstance(shape, dict) else 'list'}")
     if isinstance(shape, list):
@@ -280,7 +280,7 @@ _HELLO = {
 
 
 def hello(value: Any) -> dict[str, Any]:
-    """A sampler's hello, checked. Raises Misfit."""
+    """Return a sampler's hello, checked. Raises Misfit."""
     found: dict[str, Any] = fitted(value, _HELLO)
     if len(found["gpus"]) > GPUS:
         raise Misfit(f"it has {len(found['gpus']):,} gpus")
@@ -289,7 +289,7 @@ def hello(value: Any) -> dict[str, Any]:
 
 
 def layout(value: Any) -> list[tuple[str, str]]:
-    """The series of a layout, names and units, checked. Raises Misfit."""
+    """Return the series of a layout, names and units, checked. Raises Misfit."""
     fits = lambda pair: isinstance(pair, list) and len(pair) == 2 and _name(pair[0]) and isinstance(pair[1], str)  # noqa: E731
     pairs = fitted(value, [fits])
     if len(pairs) > SERIES:
@@ -300,6 +300,6 @@ def layout(value: Any) -> list[tuple[str, str]]:
 
 
 def event(value: Any) -> dict[str, Any]:
-    """An event, checked. Raises Misfit."""
+    """Return an event, checked. Raises Misfit."""
     found = fitted(value, _EVENT)
     return dict(fitted(found, EVENTS.get(found["kind"], {})))

@@ -45,7 +45,7 @@ lets them write in turn."""
 
 @dataclass(eq=False)
 class Recorder:
-    """Records one session; started once.
+    """The recorder of one session; started once.
 
     No method raises or waits for the disk; a failure ends the recording and nothing else. A file of the same session is
     continued; beside a damaged file, or another session's, a new file is made.
@@ -84,7 +84,7 @@ class Recorder:
     # -- called by the sampler's loop: nothing here waits -----------------------------------------------------------
 
     def start(self) -> None:
-        """Begin; the file is made by the thread."""
+        """Start the thread, which makes the file."""
         self._thread.start()
 
     def hello(self, moment: float, hello: Mapping[str, Any]) -> None:
@@ -164,7 +164,7 @@ class Recorder:
             self._status.report("off", "info", f"Recording ended: {self._goodbye or self._reason}.")
 
     def _opened(self) -> SessionFile:
-        """The file, or a new one beside it where the name is taken by another session or a damaged file."""
+        """Return the file, or a new one beside it where the name is taken by another session or a damaged file."""
         wanted = self.path
         for number in range(2, 100):
             try:
@@ -296,7 +296,7 @@ class Recorder:
             self._add(layout, float(moment), 0, struct.pack(f"<{len(cells)}f", *cells))
 
     def _take_packed(self, layout: int, width: int, rows: Sequence[tuple[float, str]]) -> None:
-        """Rows of a layout, each its time and its float32 values in base64."""
+        """Take rows of a layout, each with its time and its float32 values in base64."""
         for moment, packed in rows:
             cells = base64.b64decode(packed, validate=True)
             if len(cells) != 4 * width:
@@ -312,7 +312,7 @@ AGAIN = "run %monitor record on"
 
 @dataclass(eq=False)
 class RecorderStatus:
-    """Reports states to `on_state`; that a callback fails harms nothing."""
+    """The state of a recorder, reported to `on_state`; errors of that callback are ignored."""
 
     # Called with `{"kind": "recorder", "level", "state", "path", "message"}`.
     on_state: Callable[[dict[str, Any]], None]
@@ -344,7 +344,7 @@ class RecorderStatus:
 
 
 def stop_message(error: Exception, path: Path, now: float) -> str:
-    """The sentences for a recording in `path` that failed with `error` at `now` (Unix s)."""
+    """Return the sentences for a recording in `path` that failed with `error` at `now` (Unix s)."""
     cause, remedy = _cause(error, path)
     clock = time.strftime("%H:%M", time.localtime(now))
     there = "the session up to then is readable" if path.exists() else "nothing of it is left"

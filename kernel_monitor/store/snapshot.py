@@ -60,7 +60,7 @@ class StepTable:
         return len(self.rows)
 
     def of(self, loader: str, start: float = -np.inf, end: float = np.inf) -> npt.NDArray[Any]:
-        """The steps of one loader that ended in `(start, end]`."""
+        """Return the steps of one loader that ended in `(start, end]`."""
         if loader not in self.loaders:
             return self.rows[:0]
         low, high = np.searchsorted(self.rows["end"], [start, end], side="right")
@@ -103,7 +103,7 @@ class StepLog:
             self._rows[(self._added - len(fresh) + np.arange(len(fresh))) % len(self._rows)] = fresh
 
     def table(self, start: float | None = None) -> StepTable:
-        """A copy of the steps that are kept, by their ends; only those that ended after `start` (session s)."""
+        """Return a copy of the steps that are kept, by their ends; only those that ended after `start` (session s)."""
         with self._lock:
             at = self._added % len(self._rows)
             full = self._added >= len(self._rows)
@@ -146,7 +146,7 @@ class Snapshot(Rows):
     steps: StepTable = field(default_factory=StepTable)  # the loaders' steps, as far as they are kept
 
     def to_bytes(self) -> bytes:
-        """The snapshot as an npz archive; events, loaders' states and facts must be JSON-able."""
+        """Return the snapshot as an npz archive; events, loaders' states and facts must be JSON-able."""
         text = json.dumps(
             {
                 "format": FORMAT,
@@ -171,7 +171,7 @@ class Snapshot(Rows):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Snapshot:
-        """The inverse of `to_bytes`; a SessionError for anything but a whole snapshot of a format that is known."""
+        """Return the snapshot that `to_bytes` packed; raise a SessionError if it is damaged or of an unknown format."""
         try:
             with np.load(io.BytesIO(data), allow_pickle=False) as archive:
                 seq, time, values, rows = (archive[name] for name in ("seq", "time", "values", "steps"))

@@ -55,14 +55,14 @@ def evaluate(
 
 
 def with_verdict(findings: Sequence[Finding], segment: str | None) -> tuple[Finding, ...]:
-    """Return what fired of the rules that stand with the verdict on a segment (its key), and of the session."""
+    """Return the fired findings of rules with `with_verdict`, on a segment (its key) or on the session."""
     ids = {rule.id for rule in RULES.values() if rule.with_verdict}
     fired = [finding for finding in findings if finding.state == "fired" and finding.rule in ids]
     return tuple(finding for finding in fired if finding.segment in (None, segment))
 
 
 def warnings(findings: Sequence[Finding], segment: str | None) -> tuple[str, ...]:
-    """The same as sentences: what was seen, and what to do."""
+    """Return `with_verdict` as sentences: the evidence and the advice."""
     return tuple(_sentence(finding) for finding in with_verdict(findings, segment))
 
 

@@ -189,7 +189,7 @@ def _balance(session: Session, check: Check, segment: Segment) -> Finding:
 
 
 def _highest(values: npt.NDArray[np.float32]) -> Floats:
-    """The GPU with the highest value in each row; NaN where none is known."""
+    """Return the GPU with the highest value in each row; NaN where none is known."""
     found: Floats = np.fmax.reduce(values, axis=1).astype(np.float64)
     return found
 

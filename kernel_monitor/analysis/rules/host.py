@@ -34,7 +34,7 @@ class Mean:
 
 @dataclass(frozen=True)
 class Side:
-    """At most a minute of a segment beside the change that is looked at."""
+    """At most a minute of a segment before or after the change that the rule judges."""
 
     segment: Segment
     steps: Steps  # those that count, of batches of one size
@@ -72,7 +72,7 @@ def contention(session: Session, check: Check, segment: Segment) -> Finding:
 
 
 def sides_of(session: Session, check: Check, segment: Segment) -> tuple[Side, Side]:
-    """Return what lies on both sides of the change that began a segment; abstains where there is too little."""
+    """Return both sides of the change that began a segment; abstain where there is too little."""
     earlier = [one for one in session.segments if one.loader == segment.loader and one.start < segment.start]
     if segment.began_by not in ("switch", "knobs") or not earlier:
         raise SignalMissing("a switch or a turned knob at its beginning")
@@ -163,20 +163,20 @@ def _not_explained(session: Session, slower: float, low: float, before: Side, af
 
 
 def _average(values: Floats) -> float:
-    """The mean of the values that are known; NaN for none."""
+    """Return the mean of the values that are known; NaN for none."""
     known = finite(values)
     return float(known.mean()) if len(known) else math.nan
 
 
 def _mean(values: Floats, segment: Segment) -> Mean:
-    """By runs of neighbouring steps, which vary alike; Student's t for 95 %."""
+    """Return the mean and its 95 % interval (Student's t) from runs of neighbouring steps, which vary alike."""
     count = max(2, min(BLOCKS, len(values) // block_steps(segment)))
     means = [float(part.mean()) for part in np.array_split(values, count)]
     return Mean(float(values.mean()), student(count) * float(np.std(means, ddof=1)) / math.sqrt(count))
 
 
 def _longer(before: Mean, after: Mean) -> tuple[float, float, float]:
-    """By what share of it a mean became longer, and the bounds of the 95 % interval of that.
+    """Return the share by which a mean became longer, and the bounds of its 95 % interval.
 
     Source: the relative errors of a quotient of independent means add up as squares.
     """
@@ -384,7 +384,7 @@ def _one_thread(decision: Decision) -> Sequence[Advice]:
 
 
 def _amount(many: float, word: str) -> str:
-    """`1 worker`, `2 workers`"""
+    """Format a count of processes or threads: `1 worker`, `2 workers`."""
     return f"{many:g} {word.removesuffix('s') if many == 1 else word}"
 
 
@@ -560,7 +560,7 @@ def _rise(frames: Frames, role: str, start: float, end: float) -> _Rise | None:
 
 
 def _room(session: Session) -> float:
-    """B that are left of the host's memory or of the container's limit, whichever is less, at the end."""
+    """Return the bytes left at the end, of the host's memory or of the container's limit, whichever is less."""
     host = session.snapshot.schema.host
     found = []
     for name, total in (

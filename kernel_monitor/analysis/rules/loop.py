@@ -129,7 +129,7 @@ def initialisation(session: Session, check: Check) -> Finding:
 
 
 def _counted(session: Session, check: Check, segment: Segment) -> Steps:
-    """The segment's steps that count, if they are as many as the rule takes."""
+    """Return the segment's steps that count, if they are as many as the rule takes."""
     steps = session.steps(segment)
     steps = steps[counted(steps)]
     if not session.snapshot.steps:
@@ -237,7 +237,7 @@ def _numbers(numbers: Sequence[int]) -> str:
 
 
 def _short(own: Sequence[EpochCount], share: float) -> Iterator[tuple[EpochCount, float, str]]:
-    """Epochs that delivered something and yet too little: each with how much is usual, and by what."""
+    """Yield epochs that delivered too little but something: each with the usual count, and what that is taken from."""
     before: list[int] = []
     for epoch in own:
         if epoch.planned:

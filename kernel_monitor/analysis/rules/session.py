@@ -1,4 +1,4 @@
-"""Rules on the ranks of a job: one that holds up the others, patterns, uneven shares, and how much each adds."""
+"""Rules on a session as a whole: how the machine was used, where the time went, and the ranks of its jobs."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def imbalance(session: Session, check: Check) -> Finding:
 
 
 def _rank(snapshot: Snapshot, made: Sequence[Segment], place: int) -> _RankSegment | None:
-    """The newest segment of the loader that delivered most steps; an evaluation does not count."""
+    """Return the newest segment of the loader that delivered most steps; an evaluation does not count."""
     real = [one for one in trained(made) if not one.synthetic and one.steps and math.isfinite(one.wait)]
     if not real:
         return None
@@ -278,7 +278,7 @@ def shares(session: Session, check: Check) -> Finding:
 
 
 def _samples(frames: Frames, job: int, ranks: Sequence[Rank], check: Check) -> tuple[Evidence | None, str]:
-    """Samples of each rank while all of them delivered or waited."""
+    """Return samples of each rank while all of them delivered or waited."""
     advice = (
         "Give every rank as many samples: a DistributedSampler pads or drops what does not divide, and a batch of the "
         "same size on each rank makes their steps equally long."
@@ -330,7 +330,7 @@ def _gpus(frames: Frames, job: int, ranks: Sequence[Rank], check: Check) -> tupl
 
 
 def _apart(series: Mapping[int, Floats], number: int, rows: npt.NDArray[np.bool_], seconds: float) -> float:
-    """The distance of one rank's histogram to that of all others together, less what chance makes of it."""
+    """Return the distance of one rank's histogram to that of all others together, less what chance makes of it."""
     own = np.array(histogram(series[number][rows]))
     others = np.array(histogram(np.concatenate([values[rows] for key, values in series.items() if key != number])))
     # A GPU's neighbouring readings are alike: one a second counts. Two shares of n readings each with the probability p
