@@ -200,7 +200,7 @@ def _sessions(options: argparse.Namespace) -> int:
     if options.copy is not None:
         if len(options.copy) > 2:
             raise MonitorError("--copy takes one session and one destination (see kernel-monitor sessions --help)")
-        from .output import check, why
+        from .output import check, error_words
         from .record.reader import open_session
 
         session = open_session(options.copy[0])
@@ -214,7 +214,7 @@ def _sessions(options: argparse.Namespace) -> int:
             print(session.copy(target))
         except SessionError as error:
             if isinstance(error.__cause__, OSError):
-                raise MonitorError(f"Cannot write {target}: {why(error.__cause__, target)}.") from error
+                raise MonitorError(f"Cannot write {target}: {error_words(error.__cause__, target)}.") from error
             raise
         return 0
     found = Opened().listing()
@@ -270,7 +270,7 @@ def _read(name: str, price: tuple[float | None, float | None, str] | None) -> Re
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from .analysis.job_figures import compared, job_figures
+    from .analysis.job_figures import job_comparisons, job_figures
     from .analysis.job_figures import plain as plain_jobs
     from .analysis.results import plain
     from .analysis.session_comparison import compare, status, table
@@ -292,7 +292,7 @@ def _compare(options: argparse.Namespace) -> int:
             prices=hours,
         )
         jobs = [plain_jobs(job_figures(snapshot)) for snapshot in snapshots]
-        said = compared(*snapshots)
+        said = job_comparisons(*snapshots)
     if options.json:
         of_jobs = {"jobs": dict(zip("ab", jobs, strict=True))} if any(jobs) else {}
         whole = {"status": status(found), "allowed": options.max_slowdown, "loaders": plain(found), **of_jobs}

@@ -41,7 +41,7 @@ def last_part(path: str | os.PathLike[str]) -> str:
     return parts.basename(text.rstrip("/\\" if parts is ntpath else "/")) or text
 
 
-def without(text: str, *known: str) -> str:
+def without_known(text: str, *known: str) -> str:
     """Return `text` with each known path replaced by its last part (`…/cat.jpg`), and their folders by `…`.
 
     Paths are found as they are, as Python, JSON and URLs quote them, absolute, and with links followed.
@@ -57,10 +57,10 @@ def private(text: str, *known: str) -> str:
     """Return `text` without the folders of known paths, of this process, and of anything that looks like a path."""
     if "/" not in text and "\\" not in text:
         return text
-    text = without(text, *known)
+    text = without_known(text, *known)
     for folder, short in _own_folders(*_here()):
         text = _reduced(text, folder, short)
-    return searched(text)
+    return without_paths(text)
 
 
 def error_text(error: BaseException, *known: str) -> str:
@@ -71,7 +71,7 @@ def error_text(error: BaseException, *known: str) -> str:
     return private(str(error).strip(), *known, *_named(error))
 
 
-def searched(text: str) -> str:
+def without_paths(text: str) -> str:
     """Return `text` with everything that looks like an absolute path replaced by its last part: `…/cat.jpg`."""
     text = _SCHEME.sub("", text)
     text = _QUOTED.sub(lambda found: f"{found[1]}{_cut(found[2] + found[3])}{found[1]}", text)

@@ -10,6 +10,6 @@ from __future__ import annotations
 
 from .frames import allowed_cores
 from .session_analysis import analyse
-from .switch_comparison import strip
+from .switch_comparison import switch_strip
 
-__all__ = ["allowed_cores", "analyse", "strip"]
+__all__ = ["allowed_cores", "analyse", "switch_strip"]

@@ -39,13 +39,13 @@ class Outlook:
 
 
 @dataclass(frozen=True)
-class Crowd:
+class WorkerCount:
     """The number of processes or threads that load, and that should load."""
 
-    word: str  # `workers` or `threads`
-    many: int  # many, wanted: how many there are, and how many there should be; equal where they should stay
-    wanted: int
-    reason: Reason  # why
+    knob: str  # `workers` or `threads`
+    current: int
+    wanted: int  # equal to `current` where that should stay
+    reason: Reason
 
 
 @dataclass(frozen=True)
@@ -84,16 +84,16 @@ class Decision:
         """Return whether faster loading may help."""
         return self.kind in ("input-bound", "undetermined")
 
-    def crowd(self, many: float | None = None) -> Crowd | None:
+    def worker_count(self, many: float | None = None) -> WorkerCount | None:
         """Return whether more or fewer processes should load.
 
         None where neither the segment nor `many` says how many do.
         """
-        word = self.segment.crowd
+        word = self.segment.worker_knob
         known = many if self.segment.backend == WATCHED else self.segment.knobs.get(word, many)
         if self.segment.synthetic or known is None or not self.cores > 0 or self.segment.nodes:
             return None  # what loads on other machines has their cores
-        return Crowd(word, int(known), *self._wanted(int(known), math.floor(self.cores)))
+        return WorkerCount(word, int(known), *self._wanted(int(known), math.floor(self.cores)))
 
     def _wanted(self, many: int, whole: int) -> tuple[int, Reason]:
         if many > self.cores and self.load > FULL:
@@ -218,7 +218,7 @@ _WAYS: dict[Reason, tuple[str, Stance]] = {
 """By the reason, what the advice on the number of workers or threads is for; any other is against more of them."""
 
 
-def say(decision: Decision, text: str, *points: Point) -> Advice:
+def advise(decision: Decision, text: str, *points: Point) -> Advice:
     """Return advice for the decision's segment, from a sentence and what it is for or against."""
     return Advice(text, points, decision.segment.key)
 
@@ -229,11 +229,13 @@ def engines(decision: Decision) -> tuple[Advice, ...]:
         return ()
     best, segment = decision.best, decision.segment
     if best is not None and best.gain is not None:
-        return (say(decision, f"Switch to {best.engine}: {_pace(decision, best.gain, 'it')}.", *_points([best])),)
+        return (
+            advise(decision, f"Switch to {best.engine}: {_speed_words(decision, best.gain, 'it')}.", *_points([best])),
+        )
     found = [
-        say(
+        advise(
             decision,
-            f"Keep {decision.segment.backend}: {_pace(decision, engine.gain, engine.engine)}.",
+            f"Keep {decision.segment.backend}: {_speed_words(decision, engine.gain, engine.engine)}.",
             *_points([engine]),
         )
         for engine in decision.engines
@@ -246,18 +248,18 @@ def engines(decision: Decision) -> tuple[Advice, ...]:
         by_diagnose = all(engine.gain is not None and engine.gain.by == "Diagnose" for engine in near)
         measured = "Diagnose" if by_diagnose else "A switch"
         words = f"{measured} found {names} about as fast as {segment.backend}."
-        found.append(say(decision, words, *_points(near)))
+        found.append(advise(decision, words, *_points(near)))
     unknown = [engine for engine in rest if engine not in near]
     if unknown and decision.waits:
-        found.append(say(decision, f"Press Diagnose to measure {_names(unknown)} in this loop.", *_points(unknown)))
+        found.append(advise(decision, f"Press Diagnose to measure {_names(unknown)} in this loop.", *_points(unknown)))
     return tuple(found)
 
 
-def crowd(decision: Decision, found: Crowd | None) -> tuple[Advice, ...]:
+def worker_advice(decision: Decision, found: WorkerCount | None) -> tuple[Advice, ...]:
     """Return advice on the number of workers or threads; empty where it is not known, or was changed since."""
     if found is None or decision.withheld is not None:
         return ()
-    word, many, wanted = found.word, found.many, found.wanted
+    word, many, wanted = found.knob, found.current, found.wanted
     busy = f"(median {decision.load:.0f} % busy)"
     those = f"{many} {word.removesuffix('s') if many == 1 else word}"
     texts: dict[Reason, str] = {
@@ -275,27 +277,27 @@ def crowd(decision: Decision, found: Crowd | None) -> tuple[Advice, ...]:
         ),
         "unknown": f"Raise the {word} from {many} if cores are idle: how busy they are was not measured.",
     }
-    return (say(decision, texts[found.reason], Point(word, *_WAYS.get(found.reason, ("more", "against")))),)
+    return (advise(decision, texts[found.reason], Point(word, *_WAYS.get(found.reason, ("more", "against")))),)
 
 
-def raise_crowd(decision: Decision) -> tuple[Advice, ...]:
+def more_workers(decision: Decision) -> tuple[Advice, ...]:
     """Return advice to raise the workers or threads, where cores idle while the loop waits; empty elsewhere."""
-    found = decision.crowd()
-    return crowd(decision, found) if found is not None and found.reason == "idle" else ()
+    found = decision.worker_count()
+    return worker_advice(decision, found) if found is not None and found.reason == "idle" else ()
 
 
 def storage(decision: Decision) -> tuple[Advice, ...]:
     """Return advice on the storage, where as many workers as there are cores leave these idle; empty elsewhere."""
-    found = decision.crowd()
+    found = decision.worker_count()
     if found is None or decision.segment.backend != "torchvision":
         return ()
     if found.reason != "no core left" or not decision.load < IDLE:
         return ()
     text = (
-        f"{found.many} workers leave the cores idle (median {decision.load:.0f} % busy): they wait for something else "
-        "than the CPU, most likely the storage. See the rules on I/O before adding cores."
+        f"{found.current} workers leave the cores idle (median {decision.load:.0f} % busy): they wait for something "
+        "else than the CPU, most likely the storage. See the rules on I/O before adding cores."
     )
-    return (say(decision, text, Point("storage", "faster", "for"), Point("workers", "more", "against")),)
+    return (advise(decision, text, Point("storage", "faster", "for"), Point("workers", "more", "against")),)
 
 
 def cores(decision: Decision) -> Advice:
@@ -304,30 +306,30 @@ def cores(decision: Decision) -> Advice:
     more = Point("cores", "more", "for")
     if not math.isfinite(needed):
         text = f"Take a machine with more CPU cores for each GPU; how many it takes is not known from {key}."
-        return say(decision, text, more)
+        return advise(decision, text, more)
     text = (
         f"It takes about {math.ceil(needed - 1e-9):,} cores to feed this loop; this process may use {decision.cores:g}."
     )
     if needed <= decision.cores:
         text += " These should be enough: look at what else runs on them."
-        return say(decision, text, Point("cores", "more", "against"))
+        return advise(decision, text, Point("cores", "more", "against"))
     lacking = math.ceil(needed - decision.cores - 1e-9)
     text += f" {lacking:,} more core{' would' if lacking == 1 else 's would'} end the wait:"
     if needed <= MOST_CORES:
         beside = "a machine with more of them for each GPU, or a CPU machine beside this one, by the engine ray"
     else:
         beside = "no one machine has so many, so CPU machines beside this one, by the engine ray"
-    return say(decision, f"{text} {beside}. More than that would only wait for the GPU.", more)
+    return advise(decision, f"{text} {beside}. More than that would only wait for the GPU.", more)
 
 
 def next_step(decision: Decision, missing: Sequence[str] = ()) -> tuple[Advice, ...]:
     """Return the advice of a verdict on what to do next; measuring what is `missing` would let it say more."""
     segment = decision.segment
     if decision.withheld is not None:
-        return (over(decision),)
+        return (withheld_advice(decision),)
     if segment.synthetic:
         text = "Switch back to a real engine: as far as it stays below this rate, faster loading would help."
-        return (say(decision, text, Point("engine", "synthetic", "against")),)
+        return (advise(decision, text, Point("engine", "synthetic", "against")),)
     found = engines(decision)
     if decision.kind == "input-bound":
         return _relief(decision, found)
@@ -339,14 +341,14 @@ def next_step(decision: Decision, missing: Sequence[str] = ()) -> tuple[Advice, 
         if not switch:
             slow = [engine for engine in decision.engines if engine.stance == "against"]
             nothing = Point("loading", "faster", "against")
-            return (say(decision, f"Loading is fast enough. {text}", nothing, *_points(slow)),)
+            return (advise(decision, f"Loading is fast enough. {text}", nothing, *_points(slow)),)
     elif decision.kind == "residual-heavy":
         text = (
             "Profile 10 steps to see what takes the time: often logging, metrics, .item() or another synchronisation."
         )
     else:
         text = f"To say more: {'; '.join(missing)}." if missing else "Let the loop run on."
-    return (*switch, say(decision, text))
+    return (*switch, advise(decision, text))
 
 
 def feeding(decision: Decision) -> tuple[Advice, ...]:
@@ -358,16 +360,16 @@ def feeding(decision: Decision) -> tuple[Advice, ...]:
         untried = [engine for engine in decision.engines if engine.gain is None]
         press = ", or press Diagnose" if untried else ""
         text = f"It is not clear yet whether the loop waits for its data: let it run on{press}."
-        return (*best, say(decision, text, *_points(untried)))
+        return (*best, advise(decision, text, *_points(untried)))
     if decision.kind != "input-bound":
         share = percent(decision.wait) if math.isfinite(decision.wait) else "little"
         text = f"More cores would not speed this loop up: {share} of the step is waiting for data."
-        return (say(decision, text, Point("cores", "more", "against")),)
-    found = raise_crowd(decision) or storage(decision) or _remote_workers(decision)
+        return (advise(decision, text, Point("cores", "more", "against")),)
+    found = more_workers(decision) or storage(decision) or _remote_workers(decision)
     if found:
         return found
     if decision.segment.backend == WATCHED:
-        return (say(decision, WRAP),)
+        return (advise(decision, WRAP),)
     found = engines(decision)
     return found if decision.best is not None or decision.untried else (*found, cores(decision))
 
@@ -395,13 +397,13 @@ def offer(decision: Decision, state: Mapping[str, Any]) -> Offer | None:
     engines = [one for one in decision.engines if backends[one.engine].get("confirm") is None]
     best = decision.best
     if best is not None:
-        return _ready(decision, best) if best in engines and _middle(best) >= _WORTH else None
+        return _ready(decision, best) if best in engines and _expected_gain(best) >= _WORTH else None
     if segment.backend != "torchvision" or storage(decision) or _waits_for_files(decision):
         return None
     open_ones = [one for one in engines if one.stance == "neutral" and not backends[one.engine].get("note")]
     predicted = [one for one in open_ones if one.gain is not None and not math.isfinite(one.gain.measured)]
-    likely = max(predicted, key=_middle, default=None)
-    if likely is not None and _middle(likely) >= _WORTH:
+    likely = max(predicted, key=_expected_gain, default=None)
+    if likely is not None and _expected_gain(likely) >= _WORTH:
         return _ready(decision, likely)
     measuring = {name for name, one in (state.get("calibration") or {}).items() if one.get("state") == "running"}
     untried = [one for one in open_ones if one.gain is None and one.engine not in measuring]
@@ -415,13 +417,13 @@ def _ready(decision: Decision, engine: Outlook) -> Offer:
     if gain is None:
         text = f"{head}. It is not measured in this loop yet: try it, the way back is one click."
     elif math.isfinite(gain.measured) or gain.low >= 0:
-        text = f"{head}: {_pace(decision, gain, 'it')}."
+        text = f"{head}: {_speed_words(decision, gain, 'it')}."
     else:
-        text = f"{head}: {_pace(decision, gain, 'it')}. Try it: the way back is one click."
-    return Offer(engine.engine, (say(decision, text, *_points([engine])),), gain)
+        text = f"{head}: {_speed_words(decision, gain, 'it')}. Try it: the way back is one click."
+    return Offer(engine.engine, (advise(decision, text, *_points([engine])),), gain)
 
 
-def _middle(one: Outlook) -> float:
+def _expected_gain(one: Outlook) -> float:
     """Return the expected gain, as a share of the step time."""
     gain = one.gain
     if gain is None:
@@ -439,9 +441,9 @@ def _waits_for_files(decision: Decision) -> bool:
     return loading < COMPUTES * could and not decision.load >= 100 * SATURATED
 
 
-def over(decision: Decision) -> Advice:
+def withheld_advice(decision: Decision) -> Advice:
     """Return the reason why nothing is advised on a segment, as advice."""
-    return say(decision, decision.withheld or "Let the loop run on.")
+    return advise(decision, decision.withheld or "Let the loop run on.")
 
 
 def _relief(decision: Decision, found: tuple[Advice, ...]) -> tuple[Advice, ...]:
@@ -449,18 +451,20 @@ def _relief(decision: Decision, found: tuple[Advice, ...]) -> tuple[Advice, ...]
     if decision.best is not None:
         return found
     if decision.segment.backend == WATCHED:
-        return (say(decision, WRAP),)
-    number = decision.crowd()
-    advised = crowd(decision, number) if number is not None and number.wanted != number.many else storage(decision)
+        return (advise(decision, WRAP),)
+    number = decision.worker_count()
+    advised = (
+        worker_advice(decision, number) if number is not None and number.wanted != number.current else storage(decision)
+    )
     advised = advised or _remote_workers(decision)
     if advised:
         return (*found, *advised)
     if decision.untried:
         return found
     if decision.needed <= decision.cores:
-        return (*found, say(decision, "Make the transforms cheaper, or look at what else runs on the cores."))
+        return (*found, advise(decision, "Make the transforms cheaper, or look at what else runs on the cores."))
     more = Point("cores", "more", "for")
-    return (*found, say(decision, "Load on more cores, or make the transforms cheaper.", more))
+    return (*found, advise(decision, "Load on more cores, or make the transforms cheaper.", more))
 
 
 def _points(of: Sequence[Outlook]) -> list[Point]:
@@ -471,7 +475,7 @@ def _names(of: Sequence[Outlook]) -> str:
     return " and ".join(engine.engine for engine in of)
 
 
-def _pace(decision: Decision, gain: Gain, who: str) -> str:
+def _speed_words(decision: Decision, gain: Gain, who: str) -> str:
     """Return how fast another engine (`who`) is beside the one in use, and the source of that."""
     than = f"than {decision.segment.backend}"
     if not math.isfinite(gain.measured):

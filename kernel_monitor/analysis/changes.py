@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from .results import Change, EpochCount, Gain, Segment, Verdict
-from .segments import first, switches
+from .segments import change_time, switches
 from .step_times import distance
 
 # ---- Figures as text, rounded here alone, so that strip, sentence, report and offer show the same digits of the same
@@ -101,7 +101,9 @@ def changes(
         predicted = None
         if segment.began_by == "switch":
             action = "loader" if segment.synthetic else segment.backend
-            expected = _noted(events, segment, before) or (by_key[before.key].gains if before.key in by_key else ())
+            expected = _predicted_gains(events, segment, before) or (
+                by_key[before.key].gains if before.key in by_key else ()
+            )
             predicted = next((gain for gain in expected if gain.action == action), None)
         made = change(before, segment, predicted=predicted, epochs=epochs)
         made = replace(made, switch=_switch(before, segment, events))
@@ -117,19 +119,19 @@ def changes(
 
 
 def headline(
-    segments: Sequence[Segment], changes: Sequence[Change], aside: Collection[str] = frozenset()
+    segments: Sequence[Segment], changes: Sequence[Change], secondary_ids: Collection[str] = frozenset()
 ) -> Change | None:
     """Return the most informative switch of a session; None where none can be compared.
 
     It is the newest that was measured well of the loader of which most was measured on both sides. A loop that trains
-    comes before those that stand beside it (`aside`, loaders' ids: `loops.beside`), real batches before replayed ones.
+    comes before those that stand beside it (`secondary_ids`, see `loops.secondary`), real batches before replayed ones.
     """
     by_key = {segment.key: segment for segment in segments}
     found = []
     for made in changes:
         if made.switch is not None and made.reason is None:
             before, after = by_key[made.before], by_key[made.after]
-            rank = after.loader not in aside, not (before.synthetic or after.synthetic)
+            rank = after.loader not in secondary_ids, not (before.synthetic or after.synthetic)
             found.append((rank, after.name, min(before.seconds, after.seconds), made))
     if not found:
         return None
@@ -143,7 +145,11 @@ def _switch(before: Segment, after: Segment, events: Sequence[Mapping[str, Any]]
     """Return the event of the switch between two segments; None where something else divides them."""
     if after.began_by != "switch" or before.backend == after.backend:
         return None
-    own = [event for event in switches(events) if str(event["loader"]) == after.loader and first(event) <= after.start]
+    own = [
+        event
+        for event in switches(events)
+        if str(event["loader"]) == after.loader and change_time(event) <= after.start
+    ]
     # An engine that was left before its first step is in no segment.
     return {**own[-1], "source": before.backend} if own else None
 
@@ -155,7 +161,7 @@ def _reason(before: Segment, after: Segment) -> str | None:
     return None
 
 
-def _noted(events: Sequence[Mapping[str, Any]], after: Segment, before: Segment) -> Sequence[Gain]:
+def _predicted_gains(events: Sequence[Mapping[str, Any]], after: Segment, before: Segment) -> Sequence[Gain]:
     """Return the gains predicted when the switch between two segments was asked for."""
     for event in reversed(events):
         if (

@@ -15,7 +15,7 @@ from . import advice
 from .advice import Decision, cpu_per_image, rate_without_wait
 from .frames import usable_cores
 from .job_figures import ranks_by_job, throughput
-from .loops import FEWEST_STEPS, trained
+from .loops import FEWEST_STEPS, training_segments
 from .results import Cost, EpochCount, Feeding, Segment
 
 
@@ -85,10 +85,10 @@ def feeding(
     """Return how many cores this loop would need, of the newest segment that can tell, and the next thing to do.
 
     Cores needed = CPU seconds per image × images/s if the loop never waited. A loop that stands beside another
-    (`loops.beside`) tells nothing. `segments` are in the order of time, `decisions` by their keys; the advice is on
+    (`loops.secondary`) tells nothing. `segments` are in the order of time, `decisions` by their keys; the advice is on
     `stands`, which stands for the session. None without a loader's deliveries; replayed batches are none.
     """
-    real = [segment for segment in trained(segments) if not segment.synthetic and segment.steps > 0]
+    real = [segment for segment in training_segments(segments) if not segment.synthetic and segment.steps > 0]
     if not real:
         return None
     enough = [segment for segment in real if segment.steps >= FEWEST_STEPS] or real

@@ -85,7 +85,7 @@ P = ParamSpec("P")
 Found = TypeVar("Found")
 
 
-def kept(method: Callable[Concatenate[Frames, P], Found]) -> Callable[Concatenate[Frames, P], Found]:
+def cached_answer(method: Callable[Concatenate[Frames, P], Found]) -> Callable[Concatenate[Frames, P], Found]:
     """Keep each answer of a method for as long as its frames live."""
 
     @wraps(method)
@@ -124,7 +124,7 @@ class Frames:
         self.all_steps = steps  # of all loaders, of this time
         self.answers: dict[Any, Any] = {}
 
-    @kept
+    @cached_answer
     def series(self, name: str) -> Floats:
         """Return one column, float64[rows]; all NaN where there is no such series."""
         column = self.schema.columns.get(name)
@@ -143,7 +143,7 @@ class Frames:
         columns = self.schema.columns
         return tuple(core for core in sorted(allowed_cores(self.schema)) if f"cpu/{core}/busy" in columns)
 
-    @kept
+    @cached_answer
     def parts(self, kind: Literal["cpu", "gpu"], part: str) -> npt.NDArray[np.float32]:
         """Return float32[rows, n]: a metric (`busy`, `utilisation`, `memory`, …) of each of `cores` or of `gpus`."""
         columns = self.schema.columns
@@ -152,7 +152,7 @@ class Frames:
             return self.values[:, [columns[name] for name in names]]
         return np.stack([self.series(name) for name in names], axis=1).astype(np.float32)
 
-    @kept
+    @cached_answer
     def mean(self, kind: Literal["cpu", "gpu"], part: str) -> Floats:
         """Return the mean of `parts` in each row."""
         return _mean(self.parts(kind, part))
@@ -187,13 +187,13 @@ class Frames:
         found: Steps = own[low:high]
         return found
 
-    @kept
+    @cached_answer
     def _own_steps(self, loader: str) -> tuple[Steps, Floats]:
         own = self.all_steps.of(loader)
         return own, own["end"].copy()  # contiguous, which a search reads faster
 
-    @kept
-    def of(self, loader: str, start: float = -np.inf, end: float = np.inf) -> Places:
+    @cached_answer
+    def delivery_rows(self, loader: str, start: float = -np.inf, end: float = np.inf) -> Places:
         """Return the places of the rows in `(start, end]` in which a loader delivered steps that count."""
         low, high = np.searchsorted(self.time, [start, end], side="right")
         part = slice(low, high)

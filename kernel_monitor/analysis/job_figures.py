@@ -16,7 +16,7 @@ from ..errors import SessionError
 from ..ranks.rank import Rank, jobs_of
 from ..store import Rows, Snapshot
 from .frames import Frames
-from .loops import trained
+from .loops import training_segments
 from .segments import segments
 from .slow_rank import CAUSE_WORDS, OWN, TOGETHER, SlowRank, slow_rank
 
@@ -93,7 +93,7 @@ def _slowest(frames: Frames, ranks: Sequence[Rank]) -> SlowRank | None:
     return slow_rank(frames, ranks, float(times[0]) - 1e-6, float(times[-1])) if len(times) > 1 else None
 
 
-def compared(a: Snapshot, b: Snapshot) -> list[str]:
+def job_comparisons(a: Snapshot, b: Snapshot) -> list[str]:
     """Return a sentence for each job of two sessions: images/s over all ranks, and what the slowest rank costs.
 
     Jobs are paired by their place; those of one session alone are named as such.
@@ -145,7 +145,7 @@ def _loss(job: _JobFigures) -> str:
     return f"{slow.rank.number}, {slow.lost:,.1f} ms of a step of {slow.step:,.1f} ms, as {CAUSE_WORDS[slow.cause]}"
 
 
-def in_words(jobs: Sequence[_JobFigures]) -> str:
+def jobs_text(jobs: Sequence[_JobFigures]) -> str:
     """Return a sentence on each job: its images/s, how long its ranks waited for data, and the slow one."""
     found = []
     for job in jobs:
@@ -301,7 +301,7 @@ def ranks_by_job(rows: Rows) -> dict[int, list[Rank]]:
     return found
 
 
-def alone(rows: Rows) -> Throughput | None:
+def throughput_alone(rows: Rows) -> Throughput | None:
     """Return the throughput of one rank alone: of the newest job of one rank, else of the session's own process."""
     singles = [ranks for ranks in ranks_by_job(rows).values() if len(ranks) == 1 and ranks[0].world in (1, None)]
     for ranks in reversed(singles):
@@ -310,7 +310,7 @@ def alone(rows: Rows) -> Throughput | None:
             return found
     if not isinstance(rows, Snapshot) or rows.facts.get("world_size") not in (None, 1):
         return None
-    real = [each for each in trained(segments(rows)) if not each.synthetic and each.steps >= FEWEST_STEPS]
+    real = [each for each in training_segments(segments(rows)) if not each.synthetic and each.steps >= FEWEST_STEPS]
     if not real or not real[-1].rate > 0:
         return None
     newest = real[-1]
@@ -338,7 +338,7 @@ def scaling(rows: Rows, job: int | None = None, other: Rows | None = None, where
             if job is not None
             else "No job of several ranks has sent its steps here: start one from this notebook, or see %monitor join."
         )
-    together, single = throughput(rows, several[number]), alone(rows if other is None else other)
+    together, single = throughput(rows, several[number]), throughput_alone(rows if other is None else other)
     if together is None:
         raise SessionError(f"Job {number} has too few steps yet: {FEWEST_STEPS} of each rank are needed, after 2 s.")
     if single is None:

@@ -1,7 +1,7 @@
 """The loops of a session: which of them, and which of its segments, stands for the session, and its epochs.
 
-A run that trains also evaluates, and its verdict is that of the training (`beside`). A loader's advice is for the
-segment of what is in use (`standing`), and the session's for one of these (`representative`).
+A run that trains also evaluates, and its verdict is that of the training (`secondary`). A loader's advice is for the
+segment of what is in use (`advised_segments`), and the session's for one of these (`representative`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Loop(NamedTuple):
     evaluates: bool
 
 
-def beside(loops: Iterable[Loop]) -> frozenset[str]:
+def secondary(loops: Iterable[Loop]) -> frozenset[str]:
     """Return ids of the loaders whose loops stand beside another one; never all of them.
 
     An evaluation stands beside any training. Of other loops that took turns (each began before the other ended) those
@@ -55,7 +55,7 @@ def beside(loops: Iterable[Loop]) -> frozenset[str]:
     return frozenset(found)
 
 
-def of_segments(segments: Sequence[Segment]) -> list[Loop]:
+def loops_of_segments(segments: Sequence[Segment]) -> list[Loop]:
     """Return the loops of a session."""
     own: dict[str, list[Segment]] = {}
     for segment in segments:
@@ -73,7 +73,7 @@ def of_segments(segments: Sequence[Segment]) -> list[Loop]:
     ]
 
 
-def of_steps(steps: StepTable, start: float, end: float) -> list[Loop]:
+def loops_of_steps(steps: StepTable, start: float, end: float) -> list[Loop]:
     """Return the loops of a part of a session: of the steps that ended in `(start, end]`."""
     found = []
     for loader in steps.loaders:
@@ -85,9 +85,9 @@ def of_steps(steps: StepTable, start: float, end: float) -> list[Loop]:
     return found
 
 
-def aside(steps: StepTable, segments: Sequence[Segment] = ()) -> frozenset[str]:
+def secondary_loaders(steps: StepTable, segments: Sequence[Segment] = ()) -> frozenset[str]:
     """Return the ids of the loaders whose loops stand beside another, by all kept steps (without any by `segments`)."""
-    return beside(of_steps(steps, -math.inf, math.inf) if len(steps) else of_segments(segments))
+    return secondary(loops_of_steps(steps, -math.inf, math.inf) if len(steps) else loops_of_segments(segments))
 
 
 class LoopTimes:
@@ -119,39 +119,39 @@ class LoopTimes:
             self._ends[loader] = ended
             self.since = max(self.since, ended - LATE_S)
 
-    def aside(self) -> frozenset[str]:
+    def secondary_ids(self) -> frozenset[str]:
         """Return ids of the loaders whose loops stand beside another one."""
-        return beside(self._loops.values())
+        return secondary(self._loops.values())
 
     def main(self) -> str | None:
         """Return the id of the loader of the newest loop that stands beside no other; None before the first step."""
-        aside = self.aside()
-        own = [loop for loop in self._loops.values() if loop.loader not in aside]
+        secondary_ids = self.secondary_ids()
+        own = [loop for loop in self._loops.values() if loop.loader not in secondary_ids]
         return max(own, key=lambda loop: loop.end).loader if own else None
 
 
-def beside_training(main: str) -> str:
+def secondary_reason(main: str) -> str:
     """Return why nothing is advised on a loop that stands beside another, the `main` one (its loader's name)."""
     return f"This loop takes turns with that of {main}, which trains: advice is on that one."
 
 
-def trained(segments: Sequence[Segment]) -> list[Segment]:
+def training_segments(segments: Sequence[Segment]) -> list[Segment]:
     """Return the segments of loops that stand beside no other."""
-    aside = beside(of_segments(segments))
-    return [segment for segment in segments if segment.loader not in aside]
+    secondary_ids = secondary(loops_of_segments(segments))
+    return [segment for segment in segments if segment.loader not in secondary_ids]
 
 
-def in_use(events: Sequence[Event]) -> dict[str, str]:
+def engines_in_use(events: Sequence[Event]) -> dict[str, str]:
     """Return, by loader that was switched, the real engine that delivers now, even before its first step."""
     return {str(event["loader"]): str(event["target"]) for event in switches(events) if event["target"] != REPLAYS}
 
 
-def standing(segments: Sequence[Segment], used: Mapping[str, str]) -> dict[str, Segment]:
+def advised_segments(segments: Sequence[Segment], used: Mapping[str, str]) -> dict[str, Segment]:
     """Return, by loader, the segment that its advice is for: the newest of the engine in use, real batches first.
 
     Where that has few steps yet, it is an earlier one of the same engine and knobs, if nothing but switches lies
     between: an engine that was tried and left again (*Diagnose* does so) changes nothing. `segments` are in the order
-    of time; `used` is `in_use`, for other loaders the newest segment's engine.
+    of time; `used` is from `engines_in_use`, for other loaders the newest segment's engine.
     """
     found: dict[str, Segment] = {}
     for segment in segments:
@@ -169,7 +169,7 @@ def standing(segments: Sequence[Segment], used: Mapping[str, str]) -> dict[str, 
     return found
 
 
-def withheld(segment: Segment, stands: Segment, used: str | None) -> str | None:
+def withheld_reason(segment: Segment, stands: Segment, used: str | None) -> str | None:
     """Return why nothing is advised on a segment, as a sentence; None where something is.
 
     `stands` is the segment that its loader's advice is for, `used` the engine in use (None: never switched).
@@ -184,15 +184,15 @@ def withheld(segment: Segment, stands: Segment, used: str | None) -> str | None:
 
 
 def representative(
-    segments: Sequence[Segment], stands: Mapping[str, Segment], aside: Collection[str] = frozenset()
+    segments: Sequence[Segment], stands: Mapping[str, Segment], secondary_ids: Collection[str] = frozenset()
 ) -> Segment | None:
     """Return the segment that stands for a session; None where there is none.
 
-    The newest of real batches with enough steps, else the one with the most; of loops that stand beside no other
-    (`aside`: those that do). A segment of an engine that was left again gives way to the one that its loader's advice
-    is for (`stands`).
+    It is the newest segment of real batches with enough steps, else the one with the most. Loops of `secondary_ids` do
+    not count. A segment of an engine that was left again gives way to the one that its loader's advice is for
+    (`stands`).
     """
-    own = [segment for segment in segments if segment.loader not in aside] or segments
+    own = [segment for segment in segments if segment.loader not in secondary_ids] or segments
     real = [segment for segment in own if not segment.synthetic] or own
     enough = [segment for segment in real if segment.steps >= ENOUGH_STEPS]
     if not enough:

@@ -109,7 +109,7 @@ class Segment:
     nodes: int = 0  # other machines that delivered batches in it
 
     @property
-    def crowd(self) -> str:
+    def worker_knob(self) -> str:
         """The name of the knob that says how many load: DALI's `threads`, else `workers`."""
         return "threads" if self.backend.startswith("dali") else "workers"
 

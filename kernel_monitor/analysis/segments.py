@@ -34,25 +34,25 @@ Event = Mapping[str, Any]
 
 def switches(events: Sequence[Event]) -> list[Event]:
     """Return the switches that took place, in the order of their first batches."""
-    return sorted((event for event in events if event["kind"] == "switch"), key=first)
+    return sorted((event for event in events if event["kind"] == "switch"), key=change_time)
 
 
-def asked(event: Event) -> float:
+def request_time(event: Event) -> float:
     """Return when the switch was asked for: from then on the incoming engine's start disturbs the outgoing one."""
     return float(event["asked"] if "asked" in event else event["time"])
 
 
-def first(event: Event) -> float:
+def change_time(event: Event) -> float:
     """Return when a change took place: of a switch, when the incoming engine's first batch was delivered."""
     return float(event["time"] if event.get("first") is None else event["first"])
 
 
-def settled(switch: Event, ends: Floats, rows: Rows | None = None) -> float:
+def settle_time(switch: Event, ends: Floats, rows: Rows | None = None) -> float:
     """Return when the batches that the incoming engine had made in advance were used up, session s.
 
     `ends` are the ends of its loader's steps (session s, ascending); where none were kept, the means of `rows`.
     """
-    begin = first(switch)
+    begin = change_time(switch)
     latest = begin + _LONGEST_CHANGE_OVER_S
     if rows is None:
         made = ends[int(np.searchsorted(ends, begin + _ROUNDING_S, side="right")) :][:IN_FLIGHT]
@@ -151,7 +151,7 @@ def segments(
     """Return every loader's segments (or those of `loaders`, their ids), in the order of their beginnings.
 
     A segment ends where a switch is asked for, a knob of the engine in use is turned, or a mark is set. The
-    change-over belongs to none: after a switch until `segments.settled`, after a knob the batches that were under
+    change-over belongs to none: after a switch until `settle_time`, after a knob the batches that were under
     way. A mark belongs to every loader that delivers before its next change, or did not pause there, and to the only
     one. A segment without a step is left out unless a mark began it. `metrics` are the statistics that are wanted.
     """
@@ -204,23 +204,23 @@ def parts(
     switched = [event for event in switches(events) if str(event["loader"]) == loader]
     turned = [event for event in events if event["kind"] == "knobs" and str(event.get("loader")) == loader]
     marks = [event for event in events if event["kind"] == "mark"]
-    changes = sorted([*switched, *turned, *marks], key=first)
+    changes = sorted([*switched, *turned, *marks], key=change_time)
     backend = str(switched[0]["source"]) if switched else str(state.get("backend", WATCHED))
     part = Part(loader, backend, "start", -np.inf, knobs={} if turned else known_knobs(state.get("knobs") or {}))
     done = []
     for place, event in enumerate(changes):
         if event["kind"] == "switch":
-            until, since = asked(event), settled(event, delivered, rows)
+            until, since = request_time(event), settle_time(event, delivered, rows)
             following = replace(part, backend=str(event["target"]), began_by="switch", label=None)
         elif event["kind"] == "knobs":
             knobs = known_knobs(event)
             if all(part.knobs.get(name) == knobs.get(name) for name in _KNOBS_OF.get(part.backend, ())):
                 part = replace(part, knobs=knobs)
                 continue
-            until, since = first(event), _used_up(part, first(event), delivered)
+            until, since = change_time(event), _used_up(part, change_time(event), delivered)
             following = replace(part, knobs=knobs, began_by="knobs", label=None)
         else:
-            until = since = first(event)
+            until = since = change_time(event)
             later = float(changes[place + 1]["time"]) if place + 1 < len(changes) else np.inf
             if several and not _delivers(delivered, until, later):
                 continue
@@ -263,7 +263,7 @@ def figures(
     frames: Frames, part: Part, name: str, *, key: str = "", metrics: Collection[str] = tuple(METRICS)
 ) -> Segment:
     """Measure a part of a session; `metrics` are the statistics that are wanted."""
-    places = frames.of(part.loader, part.start, part.end)
+    places = frames.delivery_rows(part.loader, part.start, part.end)
     rows = frames.steps(part.loader, part.start, part.end)
     made = _from_steps(frames, part, places, rows) if len(rows) else _from_rows(frames, part, places)
     counts = dict(vars(made))

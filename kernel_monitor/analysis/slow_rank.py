@@ -14,7 +14,7 @@ from ..ranks.rank_frames import Row
 from ..steps.measured_step import NO_GRADIENTS, PHASES, PROFILED, WARM_UP
 from ..store.schema import Schema
 from .frames import Floats, Frames, Places
-from .step_times import Period, following, strongest
+from .step_times import Period, part_with_period, strongest_period
 
 # ---- Why a rank's own compute takes longer, as far as the hardware tells: its GPU's clock, or its host's cores.
 
@@ -39,10 +39,10 @@ def _hardware_cause(
 
     None where nothing is worse, or nothing is known.
 
-        Args:
-            ranks: of one job, `late` among them.
-            lost: ms per step by which it is late. A lower clock that would explain less than half of it is not the cause.
-            step: ms, of the job.
+    Args:
+        ranks: of one job, `late` among them.
+        lost: ms per step by which it is late. A lower clock that would explain less than half of it is not the cause.
+        step: ms, of the job.
     """
     others = [rank for rank in ranks if rank.id != late.id]
     return _clock(frames, others, late, rows, lost, step) or _host(frames, others, late, rows)
@@ -157,7 +157,7 @@ def job_period(job: int, steps: Mapping[Rank, Sequence[Row]]) -> JobPeriod | Non
     first = next(iter(tables.values()), None)
     if first is None:
         return None
-    found = strongest(1e3 * first[:, _STEP], *_places(first))
+    found = strongest_period(1e3 * first[:, _STEP], *_places(first))
     if found is None or found.effect <= EFFECT or found.explained <= EXPLAINED:
         return None
     own = {rank.number: _follows(found, rows) for rank, rows in tables.items()}
@@ -178,7 +178,7 @@ def _counted(rows: Sequence[Row]) -> Floats:
 
 def _follows(period: Period, rows: Floats) -> str | None:
     parts = {part: 1e3 * rows[:, place] for part, place in _PARTS.items()}
-    return following(period, parts, *_places(rows))
+    return part_with_period(period, parts, *_places(rows))
 
 
 def _places(rows: Floats) -> tuple[Places, Places]:
@@ -268,7 +268,7 @@ def slow_rank(frames: Frames, ranks: Sequence[Rank], start: float, end: float, s
         own = wait
     lateness = own - _others(own)
     late = int(np.argmax(np.nan_to_num(np.nanmean(lateness, axis=1), nan=-np.inf)))
-    if not _sure(lateness[late], max(_LEAST_MS, share * typical)):
+    if not _is_significant(lateness[late], max(_LEAST_MS, share * typical)):
         return None
     lost = float(np.nanmean(lateness[late]))
     waits = float(np.nanmean(wait[late] - _others(wait)[late])) if np.isfinite(wait[late]).any() else 0.0
@@ -304,7 +304,7 @@ def _others(own: Floats) -> Floats:
     return found
 
 
-def _sure(lateness: Floats, least: float) -> bool:
+def _is_significant(lateness: Floats, least: float) -> bool:
     """Return whether a rank was later than the others by `least` (ms) in the mean, nearly always, and beyond chance."""
     known = lateness[np.isfinite(lateness)]
     if len(known) < _FEWEST_BINS or known.mean() <= least:

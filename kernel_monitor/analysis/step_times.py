@@ -44,7 +44,7 @@ class Timings:
         return float(np.average(self.step, weights=self.weights))
 
 
-def of_steps(rows: npt.NDArray[Any]) -> Timings:
+def timings_of_steps(rows: npt.NDArray[Any]) -> Timings:
     """Return the timings of `STEP` rows, as `StepTable.of` gives them."""
     kept = rows[counted(rows) & np.isfinite(rows["wait"]) & np.isfinite(rows["step"])]
     phases = np.stack([kept[name] for name in PHASES], axis=1).astype(np.float64)
@@ -56,7 +56,7 @@ def of_steps(rows: npt.NDArray[Any]) -> Timings:
     return Timings(wait, step, phases, bool(device.any()), np.ones(len(kept)))
 
 
-def of_frames(frames: Frames, loader: str, start: float, end: float) -> Timings:
+def timings_of_frames(frames: Frames, loader: str, start: float, end: float) -> Timings:
     """Return the timings of a session without steps, from each row's means over the steps that ended in it."""
     low, high = np.searchsorted(frames.time, [start, end], side="right")
     wait, step = (frames.series(f"loader/{loader}/{part}")[low:high] / 1e3 for part in ("wait", "step"))
@@ -143,11 +143,11 @@ def _ratio(part: Floats, whole: Floats) -> Share:
         return Share(value, 0.0, 1.0)
     rest = part - value * whole
     error = float(np.sqrt((rest**2).sum() / (k * (k - 1)))) / float(whole.mean())
-    half = student(k) * error
+    half = student_t(k) * error
     return Share(value, max(0.0, value - half), min(1.0, value + half))
 
 
-def student(k: int) -> float:
+def student_t(k: int) -> float:
     """Return Student's t for the 95 % interval of `k` values, within 2 % of the tables from k = 4 on."""
     return 1.96 + 3.27 / (k - 1)
 
@@ -233,7 +233,7 @@ class Period:
         return " / ".join(f"{mean:,.1f}" if mean < 100 else f"{mean:,.0f}" for mean in self.means) + " ms"
 
 
-def strongest(times: Floats, batches: Places, numbers: Places | None = None) -> Period | None:
+def strongest_period(times: Floats, batches: Places, numbers: Places | None = None) -> Period | None:
     """Return the period of 2 to 8 steps that explains most of the times' variance; None if they are equal or too few.
 
     The times are clipped at their 2nd and 98th percentile, freed of drift by the moving mean over a whole period (which
@@ -251,7 +251,7 @@ def strongest(times: Floats, batches: Places, numbers: Places | None = None) -> 
     return min(good, key=lambda period: period.steps, default=None)
 
 
-def following(
+def part_with_period(
     period: Period, parts: Mapping[Part, Floats], batches: Places, numbers: Places | None = None
 ) -> Part | None:
     """Return the part of the steps that follows a pattern of them most; None where none makes up half of its swing.

@@ -17,7 +17,7 @@ from .advice import Decision, decide, next_step, percent
 from .frames import Frames, usable_cores
 from .gains import ExpectedGains, gains, resources
 from .results import Gain, Kind, Segment, Verdict
-from .step_times import Share, Shares, Timings, block_steps, of_frames, of_steps, shares
+from .step_times import Share, Shares, Timings, block_steps, shares, timings_of_frames, timings_of_steps
 
 THRESHOLDS = {
     "wait": 0.10,
@@ -65,7 +65,9 @@ def judge(
     """
     rows = frames.steps(segment.loader, segment.start, segment.end)
     # Where no single step was kept, there are only the means of the rows.
-    timings = of_steps(rows) if len(rows) else of_frames(frames, segment.loader, segment.start, segment.end)
+    timings = (
+        timings_of_steps(rows) if len(rows) else timings_of_frames(frames, segment.loader, segment.start, segment.end)
+    )
     expected = ExpectedGains()
     if len(timings) and not segment.synthetic:
         given = resources(segment, frames.schema, len(rows) or timings.steps)
@@ -75,7 +77,7 @@ def judge(
     return verdict(segment, timings, gpu=bool(frames.schema.gpus) or decodes, expected=expected, thresholds=thresholds)
 
 
-def advised(
+def with_advice(
     frames: Frames, segment: Segment, found: Verdict, state: Mapping[str, Any], withheld: str | None = None
 ) -> tuple[Verdict, Decision]:
     """Return the verdict `found` with its advice, and the decision that all advice on the segment is made from."""
@@ -154,13 +156,13 @@ def _input(segment: Segment, timings: Timings, found: Shares, limits: Mapping[st
         rest = f"{text} The loop may load its batches itself, and its own computing was not measured."
         return _Judged("undetermined", rest, (WATCH,))
     if serial:
-        larger_name = max(found.parts, key=lambda name: _over(found, name, limits), default=None)
+        larger_name = max(found.parts, key=lambda name: _bottleneck_share(found, name, limits), default=None)
         if larger_name in ("copy", "other") and found.parts[larger_name].value > wait.value:
             return None
     return _Judged("input-bound", text, () if found.parts else (WATCH,))
 
 
-def _over(found: Shares, name: str, limits: Mapping[str, float]) -> float:
+def _bottleneck_share(found: Shares, name: str, limits: Mapping[str, float]) -> float:
     """Return the share of a part that is a bottleneck by itself; 0 of any other."""
     share = found.parts[name]
     return share.value if name in limits and share.low >= limits[name] else 0.0

@@ -20,7 +20,7 @@ from typing import IO, Any, cast
 
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.os_process import child_environment, usable_cores
-from kernel_monitor.output import why, write
+from kernel_monitor.output import error_words, write
 
 from . import scene
 
@@ -133,7 +133,7 @@ def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise MonitorError(f"Cannot make the folder {folder}: {why(error, folder)}.") from error
+        raise MonitorError(f"Cannot make the folder {folder}: {error_words(error, folder)}.") from error
 
 
 def _missing(root: Path, recipe: Recipe) -> list[int]:

@@ -83,7 +83,7 @@ def trial(backend: str, steps: Sequence[Step], table: Rows, loader: str, start: 
     kept, adds = rows[used], adds[used]
     seconds, samples = float(adds.sum()), int(kept["images"].sum())
     frames = Frames(table, start=start, end=end)
-    places = frames.of(loader)
+    places = frames.delivery_rows(loader)
     cpu, gpu = (finite(values[places]) for values in (frames.cpu, frames.mean("gpu", "utilisation")))
     known = Trial(
         backend,

@@ -25,7 +25,17 @@ from kernel_monitor.store.schema import gpus_from_json
 from .format import HOST, SHOWN_VALUES, SNAPSHOT_VALUES, STEPS, SUFFIX, VALUES, is_live
 from .format import MOST_LOADERS as LOADERS_READ
 from .row_table import MOST_STEPS, STEP_FIELDS, Floats, RowTable, count_steps, read_steps
-from .session_facts import Access, ends, nodes, ranks, read_events, read_meta, restrain, shown_events, states
+from .session_facts import (
+    Access,
+    limit_resources,
+    nodes,
+    ranks,
+    read_events,
+    read_meta,
+    shown_events,
+    states,
+    time_range,
+)
 from .sessions import find, identity
 
 if TYPE_CHECKING:
@@ -58,7 +68,7 @@ class Session:
         damage: list[str] = []
         with self._access.connect() as connection:
             meta = read_meta(connection, damage)
-            first, _ = ends(connection)
+            first, _ = time_range(connection)
         self.id, self.origin = identity(path, meta, damage)
         if first != first:
             raise SessionError(f"{path} is empty: nothing was measured yet.")
@@ -71,7 +81,7 @@ class Session:
     def seconds(self) -> float:
         """The time from the first row to the last, s."""
         with self._access.connect() as connection:
-            first, last = ends(connection)
+            first, last = time_range(connection)
         return last - first
 
     @property
@@ -84,7 +94,7 @@ class Session:
         """The end: `reason`, `time` (session s), `goodbye` (its kernel ended it properly); None while live."""
         with self._access.connect() as connection:
             meta = read_meta(connection, [])
-            _, last = ends(connection)
+            _, last = time_range(connection)
         if "ended" in meta:
             return dict(meta["ended"])
         if "copied" not in meta and is_live(meta.get("writer"), self.path):
@@ -257,7 +267,7 @@ class Session:
         try:
             with self._access.connect() as source, closing(sqlite3.connect(target, isolation_level=None)) as copy:
                 source.backup(copy)
-                restrain(copy)
+                limit_resources(copy)
                 copy.execute("PRAGMA journal_mode = DELETE")
                 now = json.dumps(time.time())
                 copy.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", [("copied", now), ("told", now)])

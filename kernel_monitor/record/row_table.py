@@ -33,7 +33,7 @@ from .format import (
     STEPS_BLOCK,
     kind_of,
 )
-from .session_facts import Stored, listed, read_hello, read_layouts, stored
+from .session_facts import Stored, read_hello, read_layouts, read_rows, stored
 
 # ---- Unpacks the rows that `codec` packed, and steps, with NumPy: whole families of columns at a time.
 
@@ -437,7 +437,7 @@ def _batches(connection: sqlite3.Connection, damage: list[str]) -> list[_Batch]:
     loaders: set[str] = set()
     left_out = others = 0
     newest = f"ORDER BY id DESC LIMIT {BLOCKS}"
-    for row in listed(connection, "steps", "id, loader, n, dropped, packed", newest, damage):
+    for row in read_rows(connection, "steps", "id, loader, n, dropped, packed", newest, damage):
         number, loader, count, dropped, packed = row
         named = isinstance(loader, str) and len(loader) <= NAME
         counted = all(isinstance(value, int) for value in (number, count, dropped, packed))

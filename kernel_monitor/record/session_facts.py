@@ -70,7 +70,7 @@ def read_meta(connection: sqlite3.Connection, damage: list[str]) -> dict[str, An
         if row is not None:
             try:
                 value = parse(row[0])
-                found[key] = None if value is None else validation.fitted(value, shape)
+                found[key] = None if value is None else validation.fit(value, shape)
             except ValueError as error:
                 damage.append(f"{key}: {error}")
     return {key: value for key, value in found.items() if value is not None}
@@ -83,17 +83,17 @@ def states(meta: dict[str, Any], damage: list[str]) -> list[dict[str, Any]]:
     left = EPOCHS
     for entry in (meta.get("loaders") or [])[-MOST_LOADERS:]:
         try:
-            state = validation.fitted(entry, validation.STATE)
+            state = validation.fit(entry, validation.STATE)
             counts = epochs.get(state["id"], entry.get("epochs"))
             state.pop("epochs", None)
             found[state["id"]] = state
             if counts is not None:
-                every = validation.fitted(counts, [validation.COUNTS])
+                every = validation.fit(counts, [validation.COUNTS])
                 state["epochs"] = every[max(0, len(every) - left) :]
                 left -= len(state["epochs"])
                 if len(state["epochs"]) < len(every):
                     damage.append(f"the counts of all but {EPOCHS:,} epochs")
-        except validation.Misfit as error:
+        except validation.ShapeError as error:
             damage.append(f"the state of a loader: {error}")
     return list(found.values())
 
@@ -116,9 +116,9 @@ def nodes(meta: dict[str, Any], series: Iterable[str], damage: list[str]) -> tup
     known: dict[str, dict[str, Any]] = {}
     for entry in (meta.get("nodes") or [])[-NODES:]:
         try:
-            node_state = validation.fitted(entry, validation.NODE)
+            node_state = validation.fit(entry, validation.NODE)
             known[node_state["id"]] = node_state
-        except validation.Misfit as error:
+        except validation.ShapeError as error:
             damage.append(f"the state of a node: {error}")
     order = [*(node for node in known if node in cores), *(node for node in cores if node not in known)][-NODES:]
     return tuple(
@@ -150,10 +150,10 @@ def ranks(meta: dict[str, Any], series: Iterable[str], damage: list[str]) -> tup
     found = []
     for entry in (meta.get("ranks") or [])[-RANKS:]:
         try:
-            known = validation.fitted(entry, validation.RANK)
+            known = validation.fit(entry, validation.RANK)
             if known["id"] in parts:
                 found.append(Rank(**{**known, "steps": "step" in parts[known["id"]]}))
-        except (validation.Misfit, TypeError) as error:
+        except (validation.ShapeError, TypeError) as error:
             damage.append(f"the state of a rank: {error}")
     return tuple(found)
 
@@ -236,7 +236,7 @@ def _texts(
     """
     budget = budget or Budget()
     left_out, why = 0, ""
-    for number, text in listed(connection, table, f"id, {column}", f"ORDER BY id DESC LIMIT {most}", damage):
+    for number, text in read_rows(connection, table, f"id, {column}", f"ORDER BY id DESC LIMIT {most}", damage):
         try:
             value = shape(parse(text, budget))
         except ValueError as error:
@@ -250,7 +250,7 @@ def _texts(
         damage.append(f"{left_out} of the {table.partition(' ')[0]} ({why})")
 
 
-def listed(
+def read_rows(
     connection: sqlite3.Connection, table: str, columns: str, rest: str, damage: list[str]
 ) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of a table up to the first that cannot be read."""
@@ -283,7 +283,9 @@ def stored(connection: sqlite3.Connection, damage: list[str]) -> list[Stored]:
     found: list[Stored] = []
     for table in ("chunks", "tail"):
         left_out = 0
-        for row in listed(connection, table, "id, layout, first, last, n", f"ORDER BY id LIMIT {BLOCKS + 1}", damage):
+        for row in read_rows(
+            connection, table, "id, layout, first, last, n", f"ORDER BY id LIMIT {BLOCKS + 1}", damage
+        ):
             number, layout, first, last, rows = row
             counted = all(isinstance(value, int) for value in (number, layout, rows)) and 0 < rows <= BLOCK_ROWS
             timed = isinstance(first, int | float) and isinstance(last, int | float)
@@ -299,7 +301,7 @@ def stored(connection: sqlite3.Connection, damage: list[str]) -> list[Stored]:
     return sorted(found, key=lambda run: (run.first, run.id))
 
 
-def ends(connection: sqlite3.Connection) -> tuple[float, float]:
+def time_range(connection: sqlite3.Connection) -> tuple[float, float]:
     """Return the session times of the host's oldest and newest row; NaN where there is none."""
     hosts = {number for number, kind in connection.execute("SELECT id, kind FROM layouts LIMIT 100000") if kind == HOST}
     runs = [run for run in stored(connection, []) if run.layout in hosts]
@@ -331,7 +333,7 @@ class Access:
         self.path = path
         self._place = path
         self._is_copy = False
-        with _named(path):
+        with _as_session_error(path):
             if not path.is_file():
                 if path.exists():
                     raise SessionError(f"{path} is not a recorded session: it is no file.")
@@ -347,7 +349,7 @@ class Access:
     @contextmanager
     def connect(self) -> Iterator[sqlite3.Connection]:
         """Yield a connection in a read transaction: all reads see the same state; failures are SessionErrors."""
-        with _named(self.path), closing(self._open()) as connection:
+        with _as_session_error(self.path), closing(self._open()) as connection:
             connection.execute("BEGIN")
             yield connection
 
@@ -359,10 +361,10 @@ class Access:
         uri = f"{place.as_uri()}?mode={mode}"
         connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=5.0, check_same_thread=False)
         try:
-            restrain(connection, SCHEMA_INSTRUCTIONS)
+            limit_resources(connection, SCHEMA_INSTRUCTIONS)
             connection.execute("PRAGMA query_only = ON")
-            _examine(connection, self.path)
-            restrain(connection)
+            _check_format(connection, self.path)
+            limit_resources(connection)
         except BaseException:  # an interrupt, too, must leave no open connection
             connection.close()
             raise
@@ -381,7 +383,7 @@ class Access:
             shutil.copyfile(wal_of(place), wal_of(self._place))
 
 
-def restrain(connection: sqlite3.Connection, instructions: int = INSTRUCTIONS) -> None:
+def limit_resources(connection: sqlite3.Connection, instructions: int = INSTRUCTIONS) -> None:
     """Bound the time and memory that SQLite spends on the file that `connection` has open."""
     for limit, value in _LIMITS.items():
         connection.setlimit(limit, value)
@@ -398,7 +400,7 @@ def restrain(connection: sqlite3.Connection, instructions: int = INSTRUCTIONS) -
     connection.execute("PRAGMA cell_size_check = ON")
 
 
-def _examine(connection: sqlite3.Connection, path: Path) -> None:
+def _check_format(connection: sqlite3.Connection, path: Path) -> None:
     """Raise a SessionError if this is no session of this format, with its tables and nothing else."""
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     if application == 0:
@@ -419,7 +421,7 @@ def _examine(connection: sqlite3.Connection, path: Path) -> None:
 
 
 @contextmanager
-def _named(path: Path) -> Iterator[None]:
+def _as_session_error(path: Path) -> Iterator[None]:
     """Turn SQLite's and the system's errors into a SessionError with the file, the cause and the remedy."""
     try:
         yield

@@ -71,17 +71,17 @@ class SessionFile:
                     db.execute(statement)
                 db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                 db.execute(f"PRAGMA user_version = {FORMAT}")
-                self.note("session", session)
-                self.note("origin", origin)
-                self.note("created", time.time())
-                self.note("writer", writer_here())
+                self.set_fact("session", session)
+                self.set_fact("origin", origin)
+                self.set_fact("created", time.time())
+                self.set_fact("writer", writer_here())
         elif application != APPLICATION_ID or self._pragma("user_version") != FORMAT:
             raise OtherFile(f"{self.path} is no session of this version")
         else:
             if self._read("session") != session:
                 raise OtherFile(f"{self.path} is another session")
             db.execute("PRAGMA journal_mode = WAL")
-            self.note("writer", writer_here())
+            self.set_fact("writer", writer_here())
             db.execute("DELETE FROM meta WHERE key = 'ended'")
         db.execute("PRAGMA synchronous = NORMAL")
         db.execute("PRAGMA wal_autocheckpoint = 0")  # see `maintenance`
@@ -104,7 +104,7 @@ class SessionFile:
     def abandon(self) -> None:
         self._db.close()
 
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         """Return whether the file is still where it was: SQLite would go on writing to one that was deleted."""
         try:
             return os.path.samestat(self.path.stat(), self._facts)
@@ -113,16 +113,16 @@ class SessionFile:
 
     # -- facts, hellos and rows ---------------------------------------------------------------------------------------
 
-    def note(self, key: str, value: object) -> None:
+    def set_fact(self, key: str, value: object) -> None:
         self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value)))
 
     def _read(self, key: str) -> Any:
         row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
         return None if row is None else json.loads(row[0])
 
-    def prove_room(self) -> None:
+    def check_room(self) -> None:
         """Write and remove as much as the first rows need: even a nearly full disk takes the small facts above."""
-        self.note("room", "0" * ROOM)
+        self.set_fact("room", "0" * ROOM)
         self._db.execute("DELETE FROM meta WHERE key = 'room'")
 
     @contextmanager
@@ -271,7 +271,7 @@ class SessionFile:
             with self.transaction():
                 self._db.execute("DELETE FROM chunks WHERE id = ?", (number,))
                 self._db.execute("DELETE FROM steps WHERE last <= ?", (last,))
-                self.note("dropped", dropped)
+                self.set_fact("dropped", dropped)
         spare = self._pragma("freelist_count") - _SLACK // page
         if spare > 0:
             self.give_back(spare)
@@ -329,11 +329,11 @@ def prune(directory: Path, max_bytes: int = MAX_BYTES, max_age_days: float = _MA
 
 
 @dataclass(eq=False)
-class Upkeep:
+class Maintenance:
     """The thread for slow work on recordings."""
 
     path: Path  # the session's file
-    complain: Callable[[str], None]  # called with a sentence for each failure
+    warn: Callable[[str], None]  # called with a sentence for each failure
 
     def __post_init__(self) -> None:
         self._ended = threading.Event()
@@ -349,9 +349,9 @@ class Upkeep:
         try:
             prune(folder)
         except OSError as error:
-            self.complain(f"Old sessions in {folder} could not be deleted: {error.strerror}.")
+            self.warn(f"Old sessions in {folder} could not be deleted: {error.strerror}.")
         except Exception as error:  # noqa: BLE001 - the checkpoints below must go on, or the log would grow for ever
-            self.complain(f"Old sessions in {folder} could not be looked through ({type(error).__name__}: {error}).")
+            self.warn(f"Old sessions in {folder} could not be looked through ({type(error).__name__}: {error}).")
         try:
             with closing(sqlite3.connect(self.path, isolation_level=None)) as connection:
                 connection.execute("PRAGMA synchronous = NORMAL")
@@ -364,4 +364,4 @@ class Upkeep:
                             connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
         except sqlite3.Error as error:
             # The recorder meets the same error when it writes, reports it and stops.
-            self.complain(f"The log of {self.path} is not written back: {error}.")
+            self.warn(f"The log of {self.path} is not written back: {error}.")

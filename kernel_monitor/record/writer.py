@@ -24,7 +24,7 @@ from kernel_monitor.ranks.rank import job_series, rank_series
 from kernel_monitor.steps.measured_step import PHASES
 
 from .format import packed_step
-from .session_file import OtherFile, SessionFile, Upkeep
+from .session_file import Maintenance, OtherFile, SessionFile
 
 MAX_BYTES = 256 << 20
 _COMMIT_S = 0.4  # how often the queue is written: what a kill of the sampler can cost
@@ -141,13 +141,13 @@ class Recorder:
 
     def _record(self) -> None:
         file: SessionFile | None = None
-        upkeep: Upkeep | None = None
+        upkeep: Maintenance | None = None
         # While it packs, this thread holds the GIL, which the clock's thread needs in time: beside busy processes (two
         # cores, load 15, 256 cores' rows) a clock's p99 was 157 ms with the usual priority and 0.1 ms with this.
         self._punctual = request_realtime()
         try:
             file = self._opened()
-            upkeep = Upkeep(file.path, lambda message: self._status.complain("upkeep", message))
+            upkeep = Maintenance(file.path, lambda message: self._status.warn_once("upkeep", message))
             self._write_on(file)
             upkeep.stop(0.1)
             self._finish(file)
@@ -169,7 +169,7 @@ class Recorder:
         for number in range(2, 100):
             try:
                 file = SessionFile(self.path, session=self.session, origin=self.origin, max_bytes=self.max_bytes)
-                file.prove_room()
+                file.check_room()
             except (OtherFile, sqlite3.DatabaseError) as error:
                 if getattr(error, "sqlite_errorname", "SQLITE_NOTADB").split("_")[1] not in ("NOTADB", "CORRUPT"):
                     raise
@@ -217,7 +217,7 @@ class Recorder:
         until = time.monotonic() + LAST_S
         self._write(file)
         goodbye = self._goodbye
-        file.note("ended", {"reason": goodbye or self._reason, "time": self._last, "goodbye": goodbye is not None})
+        file.set_fact("ended", {"reason": goodbye or self._reason, "time": self._last, "goodbye": goodbye is not None})
         for _ in file.pack(everything=True):
             if time.monotonic() > until:
                 break  # unpacked rows can be read, too
@@ -226,7 +226,7 @@ class Recorder:
         file.close()
 
     def _write(self, file: SessionFile) -> None:
-        if not file.is_there():
+        if not file.exists():
             raise FileNotFoundError(2, "removed", str(file.path))
         if not self._queue:
             return
@@ -279,12 +279,12 @@ class Recorder:
                     )
                     self._take_packed(file.rank_layout(rank, series), len(series), found["rows"])
             elif do in ("loaders", "nodes", "ranks", "epochs", "facts"):
-                file.note(do, command[do])
+                file.set_fact(do, command[do])
             else:
-                self._status.complain(str(do), f"The recorder knows no such message: {do!r:.80}.")
+                self._status.warn_once(str(do), f"The recorder knows no such message: {do!r:.80}.")
         except (AttributeError, LookupError, TypeError, ValueError, OverflowError, struct.error) as error:
             what, why = command.get("do"), f"{type(error).__name__}: {error}"
-            self._status.complain(str(what), f"Not recorded: {what!r:.80} from the kernel ({why}).")
+            self._status.warn_once(str(what), f"Not recorded: {what!r:.80} from the kernel ({why}).")
 
     def _take_values(self, file: SessionFile, rows: list[Any]) -> None:
         units = {name: _LOADER_UNITS.get(name.rpartition("/")[2], "1") for _, values in rows for name in values}
@@ -319,7 +319,7 @@ class RecorderStatus:
     path: Path  # the session's file
 
     def __post_init__(self) -> None:
-        self._complained: set[str] = set()
+        self._warned: set[str] = set()
         self._lost = 0
         self._lost_at = float("-inf")
 
@@ -328,10 +328,10 @@ class RecorderStatus:
             said = {"level": level, "state": state, "path": str(self.path), "message": message}
             self.on_state({"kind": "recorder", **said})
 
-    def complain(self, kind: str, message: str) -> None:
+    def warn_once(self, kind: str, message: str) -> None:
         """Report, once for each kind, a problem that does not end the recording."""
-        if kind not in self._complained:
-            self._complained.add(kind)
+        if kind not in self._warned:
+            self._warned.add(kind)
             self.report("recording", "warning", message)
 
     def lost(self, samples: int) -> None:

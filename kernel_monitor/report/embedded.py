@@ -52,7 +52,7 @@ def embed(snapshot: Snapshot, zone_ms: float = 0) -> tuple[EmbeddedSession, floa
             were measured.
     """
     part = only(snapshot, report_schema(snapshot.schema, charts_with_data(snapshot)))
-    item = json.loads(Documents().get_here(part.schema, "report", draw))
+    item = json.loads(Documents().get_or_make(part.schema, "report", draw))
     drawn_as_lines = set(item.pop("lines"))
     rows, width = part, None
     data, percent = table(rows, drawn_as_lines)
@@ -154,8 +154,8 @@ def capacity(snapshot: Snapshot) -> int:
     """Return how many rows the page must have room for: all, and the tiles of its heatmaps with their gaps."""
     schema, time = snapshot.schema, snapshot.time
     column = schema.columns.get(INTERVAL)
-    said = snapshot.values[:, column] if column is not None else np.zeros(len(time))
-    half = np.where(said > 0, said, schema.interval) / 2
+    intervals = snapshot.values[:, column] if column is not None else np.zeros(len(time))
+    half = np.where(intervals > 0, intervals, schema.interval) / 2
     span = schema.interval * SLOTS
     spans = np.unique(np.floor([(time - half) / span, (time + half) / span]))
     return max(len(time), SLOTS * (len(spans) + int((2 * half // span).sum())), 1)
@@ -169,10 +169,10 @@ def binned(snapshot: Snapshot, times: int) -> tuple[Snapshot, float]:
     """
     schema = snapshot.schema
     column = schema.columns.get(INTERVAL)
-    said = snapshot.values[:, column] if column is not None else np.empty(0)
-    said = said[np.isfinite(said)]
+    intervals = snapshot.values[:, column] if column is not None else np.empty(0)
+    intervals = intervals[np.isfinite(intervals)]
     # Intervals come back from float32: 0.6 as 0.6000000238.
-    width = round(times * max(schema.interval, float(said.max(initial=0.0))), 6)
+    width = round(times * max(schema.interval, float(intervals.max(initial=0.0))), 6)
     means = Bins(width)
     means.add(snapshot.time, snapshot.values.T)
     time, columns = means.result()

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ..analysis import allowed_cores
 from ..analysis.frames import Frames
-from ..analysis.loops import aside
+from ..analysis.loops import secondary_loaders
 from ..analysis.results import Analysis, Change, Segment, Statistic, Verdict
 from ..analysis.step_times import quantiles
 from ..steps.measured_step import ON_DEVICE
@@ -54,9 +54,9 @@ class Subject:
         return {found.segment: found for found in self.analysis.verdicts if found.segment is not None}
 
     @cached_property
-    def aside(self) -> frozenset[str]:
+    def secondary_ids(self) -> frozenset[str]:
         """Ids of the loaders whose loops stand beside the training."""
-        return aside(self.snapshot.steps, self.analysis.segments)
+        return secondary_loaders(self.snapshot.steps, self.analysis.segments)
 
     @cached_property
     def change(self) -> Change | None:
@@ -76,7 +76,7 @@ class Subject:
 
         def weight(change: Change) -> tuple[bool, bool, float]:
             after = self.segments[change.after]
-            return after.began_by == "switch", after.loader not in self.aside, after.start
+            return after.began_by == "switch", after.loader not in self.secondary_ids, after.start
 
         return max(known, key=weight)
 

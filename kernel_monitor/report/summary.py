@@ -21,7 +21,7 @@ from ..analysis import allowed_cores
 from ..analysis.changes import amount, factor, figure, headline, percent
 from ..analysis.frames import Frames
 from ..analysis.results import Change, Segment, Verdict
-from ..analysis.segments import first, switches
+from ..analysis.segments import change_time, switches
 from ..analysis.switch_comparison import change_rows
 from ..store import Snapshot
 from .formats import duration, is_known, plural
@@ -52,7 +52,7 @@ def picture(snapshot: Snapshot, at: float, loader: str | None = None) -> dict[st
     interval = max([snapshot.schema.interval, *(_intervals(snapshot)[-1:])])
     around = max(AROUND_S, _FEWEST_COLUMNS * interval)
     time = snapshot.time
-    others = [first(event) for event in switches(snapshot.events) if event["loader"] == loader]
+    others = [change_time(event) for event in switches(snapshot.events) if event["loader"] == loader]
     earliest = max([at - around, *(other for other in others if other < at)])
     latest = min([at + around, *(other for other in others if other > at)])
     near = time[(time >= earliest) & (time <= latest)]
@@ -98,8 +98,10 @@ def _rows(snapshot: Snapshot) -> dict[str, npt.NDArray[np.float64]]:
 def _intervals(snapshot: Snapshot) -> list[float]:
     """Return the longest time that a row covers, where rows say it."""
     column = snapshot.schema.columns.get("sample/interval")
-    said = [] if column is None else [float(value) for value in snapshot.values[:, column] if is_known(float(value))]
-    return [float(np.median(said))] if said else []
+    intervals = (
+        [] if column is None else [float(value) for value in snapshot.values[:, column] if is_known(float(value))]
+    )
+    return [float(np.median(intervals))] if intervals else []
 
 
 def _columns(time: npt.NDArray[np.float64], middles: npt.NDArray[np.float64], interval: float) -> npt.NDArray[np.intp]:
@@ -161,8 +163,8 @@ HELD_UP, CHANGED, BROUGHT = "What held the training up", "What was changed", "Wh
 SPEED, NEXT, MACHINE = "How fast it was", "What to do next", "What the machine did"
 _LARGER_PARTS = {"copy-bound": ("copy", "copying to the device"), "residual-heavy": ("other", "in no measured phase")}
 """By the kind of a verdict, the part of a step that it names, and that part's name for people."""
-SAID = ("images/s", "waiting for data", "samples", "counted over")  # rows whose figures the answers have
-MOST_LOADERS = 4  # that have a line beside the main one's answers; how many more there are is said
+IN_ANSWERS = ("images/s", "waiting for data", "samples", "counted over")  # rows whose figures the answers have
+MOST_LOADERS = 4  # that have a line beside the main one's answers; how many more there are is main
 
 
 @dataclass(frozen=True)
@@ -189,7 +191,7 @@ def summary(subject: Subject) -> dict[str, Any]:
         answers = list(_unchanged(subject))
         return {"answers": answers, "others": _others(subject), "rows": [], "gain": None, "picture": None}
     before, after = subject.pair
-    at = first(change.switch) if change.switch is not None else after.start
+    at = change_time(change.switch) if change.switch is not None else after.start
     source, target = _engines(change, before, after)
     return {
         "answers": [
@@ -198,7 +200,7 @@ def summary(subject: Subject) -> dict[str, Any]:
             _brought(change, before, after),
         ],
         "others": _others(subject),
-        "rows": [row for row in change_rows(before, after) if row["label"] not in SAID]
+        "rows": [row for row in change_rows(before, after) if row["label"] not in IN_ANSWERS]
         if change.reason is None
         else [],
         "gain": change.predicted,
@@ -311,7 +313,7 @@ def _others(subject: Subject) -> list[Line]:
     found = []
     for name in dict.fromkeys(segment.name for segment in segments if segment.name != shown):
         own = [segment for segment in segments if segment.name == name]
-        quiet = all(segment.loader in subject.aside or segment.evaluates for segment in own)
+        quiet = all(segment.loader in subject.secondary_ids or segment.evaluates for segment in own)
         text, measured = _other(subject, own)
         found.append(Line(name, text, quiet or not measured))
     found.sort(key=lambda line: line.quiet)
@@ -325,10 +327,10 @@ def _other(subject: Subject, own: list[Segment]) -> tuple[str, bool]:
     """Return the effect of a loader's own changes, or its speed; and whether enough was measured for that."""
     keys = {segment.key for segment in own}
     changes = [made for made in subject.analysis.changes if {made.before, made.after} <= keys]
-    said = headline(own, changes)
-    if said is not None:
-        before, after = subject.segments[said.before], subject.segments[said.after]
-        return f"{' → '.join(_engines(said, before, after))}. {_gain_text(said, before, after)}", True
+    main = headline(own, changes)
+    if main is not None:
+        before, after = subject.segments[main.before], subject.segments[main.after]
+        return f"{' → '.join(_engines(main, before, after))}. {_gain_text(main, before, after)}", True
     switched = [made for made in changes if made.switch is not None]
     if switched:
         before, after = subject.segments[switched[-1].before], subject.segments[switched[-1].after]

@@ -139,13 +139,13 @@ def chart_series(schema: Schema, chart: str) -> tuple[str, ...]:
     return _unfolded(schema, _matching(schema, _BY_ID[chart].series))
 
 
-def shown_series(schema: Schema, ids: Iterable[str]) -> tuple[str, ...]:
+def page_series(schema: Schema, ids: Iterable[str]) -> tuple[str, ...]:
     """Return the series that a page with these charts is sent: theirs and `ALWAYS`, in the schema's order."""
     patterns = (*ALWAYS, *(pattern for chart in ids for pattern in _BY_ID[chart].series))
     return _unfolded(schema, _matching(schema, patterns))
 
 
-def available(schema: Schema) -> list[ChartState]:
+def chart_states(schema: Schema) -> list[ChartState]:
     """Return every chart, with the reason where the schema has no series of it."""
     found: list[ChartState] = []
     for chart in CHARTS:
@@ -211,7 +211,7 @@ _PLACEHOLDER = re.compile(rb"km(loader|node|rank)(\d{1,4})(id|name|reason|host)(
 _NAME = re.compile(r"(km(?:(?:loader|node)\d{1,4}name|rank\d{1,4}host))kmend")
 
 
-def shape(schema: Schema) -> Schema:
+def document_shape(schema: Schema) -> Schema:
     """Return the schema without the parts that differ from session to session; documents are made from it alone."""
     loaders = tuple(
         LoaderInfo(id=f"kmloader{k}idkmend", name=f"kmloader{k}namekmend", phased=loader.phased)
@@ -251,7 +251,7 @@ def shape(schema: Schema) -> Schema:
     return replace(bare, series=renamed, loaders=loaders, nodes=nodes, ranks=ranks)
 
 
-def filled(document: bytes, schema: Schema) -> bytes:
+def fill_document(document: bytes, schema: Schema) -> bytes:
     """Return the JSON document of `shape(schema)` with the loaders, nodes and ranks of the schema."""
     words: dict[bytes, list[LoaderInfo] | list[Node] | list[Rank]] = {
         b"loader": [*schema.loaders],

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ..node_sources import Node
 from ..ranks.rank import Rank
-from .charts import DEFAULT_CHARTS, shown_series
+from .charts import DEFAULT_CHARTS, page_series
 from .schema import (
     Schema,
     Series,
@@ -141,8 +141,8 @@ class Store:
         self._last_event = 0
         origin = clock.time() if origin is None else origin
         self._schema = Schema(version=0, interval=interval, origin=origin, capacity=capacity)
-        self._shown_of = self._schema
-        self._shown_part: tuple[Schema, npt.NDArray[np.intp]] = (self._schema, np.empty(0, dtype=np.intp))
+        self._page_part_of = self._schema
+        self._page_part_cache: tuple[Schema, npt.NDArray[np.intp]] = (self._schema, np.empty(0, dtype=np.intp))
 
     @property
     def schema(self) -> Schema:
@@ -153,7 +153,7 @@ class Store:
     def page_schema(self) -> Schema:
         """The part of the schema that pages are sent: the series of the charts that are shown, and few others."""
         with self._lock:
-            return self._shown()[0]
+            return self._page_part()[0]
 
     @property
     def last_seq(self) -> int:
@@ -271,13 +271,13 @@ class Store:
     def page_rows(self, since_seq: int = 0) -> Rows:
         """Return the rows after number `since_seq` as pages get them: with the series of `page_schema`."""
         with self._lock:
-            schema, columns = self._shown()
+            schema, columns = self._page_part()
             return Rows(schema, *self._ring.since(since_seq, columns))
 
     def newest_page_row(self) -> tuple[int, npt.NDArray[np.float32]]:
         """Return the version of `page_schema`, and a copy of the newest row's values of its series."""
         with self._lock:
-            schema, columns = self._shown()
+            schema, columns = self._page_part()
             return schema.version, self._ring.newest[columns]
 
     def events(self, since_id: int = 0) -> list[dict[str, Any]]:
@@ -317,15 +317,15 @@ class Store:
             self._schema = changed
         return self._schema
 
-    def _shown(self) -> tuple[Schema, npt.NDArray[np.intp]]:
+    def _page_part(self) -> tuple[Schema, npt.NDArray[np.intp]]:
         """Return the part of the schema that pages are sent, and its columns in the ring; the lock is held."""
-        if self._shown_of is not self._schema:
-            self._shown_of = self._schema
-            self._shown_part = _part(self._schema, self._schema.charts or DEFAULT_CHARTS)
-        return self._shown_part
+        if self._page_part_of is not self._schema:
+            self._page_part_of = self._schema
+            self._page_part_cache = _part(self._schema, self._schema.charts or DEFAULT_CHARTS)
+        return self._page_part_cache
 
 
 def _part(schema: Schema, charts: Sequence[str]) -> tuple[Schema, npt.NDArray[np.intp]]:
     """Return the part of the schema that pages with these charts are sent, and its columns in the whole schema."""
-    part = schema.restricted(set(shown_series(schema, charts)))
+    part = schema.restricted(set(page_series(schema, charts)))
     return part, np.array([schema.columns[name] for name in part.names], dtype=np.intp)

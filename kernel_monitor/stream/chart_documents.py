@@ -29,13 +29,13 @@ from platformdirs import user_cache_path
 from .._version import __version__
 from ..errors import MonitorError
 from ..store import Schema
-from ..store.charts import Kind, filled, shape
+from ..store.charts import Kind, document_shape, fill_document
 from .render_process import command, environment, run_module
 
 FOLDER = "KERNEL_MONITOR_CACHE"  # environment variable with the cache folder, instead of the user's
 KEPT = 64  # documents kept on disk
 HELD = 8  # documents kept in memory
-LOOK_S = 0.02
+POLL_S = 0.02
 _WARMING_S = 10.0  # how long to wait for the process that makes documents in advance: on two busy cores it takes 6 s
 
 Make = Callable[[Schema, Kind], dict[str, Any]]  # makes a document: `views.document`
@@ -57,7 +57,7 @@ class Documents:
 
     def get(self, schema: Schema, kind: Kind = "live") -> bytes:
         """Return the document of a schema, as JSON; makes it if it is not cached, MonitorError if that fails."""
-        wanted = shape(schema)
+        wanted = document_shape(schema)
         key = key_of(wanted, kind)
         with self._lock:
             known = key in self._held
@@ -71,7 +71,7 @@ class Documents:
                 with self._lock:
                     self._held.pop(key, None)  # the next request tries again
                 held.set_exception(error)
-        return filled(held.result(), schema)
+        return fill_document(held.result(), schema)
 
     def warm(self) -> None:
         """Make the usual documents of this machine in a background process, unless they are cached."""
@@ -102,23 +102,23 @@ class Documents:
         """Store the hello of this machine's sampler; OSError if the folder cannot be written to."""
         _write(self._stored_hello, json.dumps(hello).encode())
 
-    def get_here(self, schema: Schema, kind: Kind, make: Make) -> bytes:
+    def get_or_make(self, schema: Schema, kind: Kind, make: Make) -> bytes:
         """Return the document as `get` does; without a cached one `make` makes it here: only where nothing trains."""
-        wanted = shape(schema)
+        wanted = document_shape(schema)
         key = key_of(wanted, kind)
         document = _read(self.folder / key)
         if document is None:
             document = json.dumps(make(wanted, kind), separators=(",", ":")).encode()
             self._keep(key, document)
-        return filled(document, schema)
+        return fill_document(document, schema)
 
     def warm_up(self, schemas: Iterable[tuple[Schema, Kind]], make: Make) -> int:
         """Make the documents that are not cached, in this process; returns how many."""
         _create(self.folder)
         made = 0
         for schema, kind in schemas:
-            made += not (self.folder / key_of(shape(schema), kind)).exists()
-            self.get_here(schema, kind, make)
+            made += not (self.folder / key_of(document_shape(schema), kind)).exists()
+            self.get_or_make(schema, kind, make)
         self._warm_marker.touch()
         return made
 
@@ -126,7 +126,7 @@ class Documents:
         """Return the document from disk; waits for the process that makes documents in advance."""
         path, warming, until = self.folder / key, self._warming, time.monotonic() + _WARMING_S
         while warming is not None and warming.returncode is None and time.monotonic() < until and not path.exists():
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
         return _read(path)
 
     def _made(self, wanted: Schema, kind: Kind, key: str) -> bytes:

@@ -49,7 +49,7 @@ class Session:
 
     def rows(self, segment: Segment) -> Places:
         """Return the rows in which the segment's loader was delivering."""
-        return self.frames.of(segment.loader, segment.start, segment.end)
+        return self.frames.delivery_rows(segment.loader, segment.start, segment.end)
 
     def steps(self, segment: Segment) -> Steps:
         """Return the segment's steps, those included that do not count."""
@@ -137,7 +137,7 @@ class Check:
         return replace(self.quiet(samples=missing.samples), state="abstained", missing=(str(missing),))
 
 
-def plainly(text: str, segment: Segment | None = None) -> tuple[Advice, ...]:
+def plain_advice(text: str, segment: Segment | None = None) -> tuple[Advice, ...]:
     """Return advice that follows from the rule alone, so that no other advice can say the opposite."""
     return (Advice(text, segment=None if segment is None else segment.key),)
 

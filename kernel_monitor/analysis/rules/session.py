@@ -15,12 +15,12 @@ from ...ranks.rank import Rank
 from ...store import Snapshot
 from ..frames import Floats, Frames
 from ..job_figures import ranks_by_job, scaling
-from ..loops import trained
+from ..loops import training_segments
 from ..results import Advice, Evidence, Finding, Segment
 from ..segments import segments
 from ..slow_rank import Cause, SlowRank, slow_rank
 from ..step_times import distance, histogram
-from .rule import NO_DELIVERY, Check, Parameter, Rule, Session, SignalMissing, plainly, require, span
+from .rule import NO_DELIVERY, Check, Parameter, Rule, Session, SignalMissing, plain_advice, require, span
 
 _SYSTEM = ("cpu", "iowait", "gpu", "gpu_memory", "memory", "received", "sent", "disk")
 
@@ -56,7 +56,7 @@ def imbalance(session: Session, check: Check) -> Finding:
     )
     step_text = f"Whole step: {late.step:,.1f} ms on rank {late.number}, {early.step:,.1f} ms on rank {early.number}"
     worst = slow.number if waits >= steps else late.number
-    advised = plainly(
+    advised = plain_advice(
         f"Every step of synchronous training lasts as long as its slowest rank: look at rank {worst} first "
         "(its machine's cores, its storage, its share of the data)."
     )
@@ -72,7 +72,7 @@ def imbalance(session: Session, check: Check) -> Finding:
 
 def _rank(snapshot: Snapshot, made: Sequence[Segment], place: int) -> _RankSegment | None:
     """Return the newest segment of the loader that delivered most steps; an evaluation does not count."""
-    real = [one for one in trained(made) if not one.synthetic and one.steps and math.isfinite(one.wait)]
+    real = [one for one in training_segments(made) if not one.synthetic and one.steps and math.isfinite(one.wait)]
     if not real:
         return None
     steps: Counter[str] = Counter()
@@ -197,7 +197,7 @@ def slowest(session: Session, check: Check) -> Finding:
             )
             threshold = 100 * check["difference"]
             evidence.append(Evidence(text, 100 * lost / slow.step, threshold, "% of the step", share, first, last))
-            advised += plainly(ADVICE[slow.cause].format(rank=slow.rank.number))
+            advised += plain_advice(ADVICE[slow.cause].format(rank=slow.rank.number))
     return check.finding(
         bool(evidence), advised, *evidence, samples=sum(windows.values()), times=sum(found.values()) if evidence else 1
     )
@@ -214,7 +214,7 @@ def periods(session: Session, check: Check) -> Finding:
     evidence = [
         Evidence(event["message"], event["steps"], unit="steps", start=event["time"]) for event in seen.values()
     ]
-    advised = plainly(
+    advised = plain_advice(
         "Gradients summed over several batches follow a pattern on purpose; batch shapes that alternate, memory given "
         "back, or synchronisations every few steps do not."
     )
@@ -272,7 +272,7 @@ def shares(session: Session, check: Check) -> Finding:
             judged += found is not None
             if found is not None and found.value > found.threshold:
                 evidence.append(found)
-                advised += plainly(advice)
+                advised += plain_advice(advice)
     require("jobs with enough steps or readings of GPUs", judged, 1)
     return check.finding(bool(evidence), advised, *evidence, samples=judged, times=max(1, len(evidence)))
 
@@ -358,7 +358,7 @@ def efficiency(session: Session, check: Check) -> Finding:
         Evidence(each.sentence.removesuffix("."), 100 * each.efficiency, 100 * check["efficiency"], "%")
         for each in low or found
     ]
-    advised = plainly(
+    advised = plain_advice(
         "Each further rank brings less than the first: look at what all of them share (storage, cores, the network of "
         "the gradients) and at larger batches on each, which average less often."
     )
