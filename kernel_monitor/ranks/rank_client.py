@@ -62,7 +62,7 @@ PERIOD_S = 0.5  # between two frames
 QUEUE = 20  # frames that wait for a slow link: ten seconds
 SILENT_S = 600.0  # a kernel on another machine of which nothing is heard for so long is gone
 _METERS = 16  # loaders that are followed, the newest
-POLL_S = 2.0  # between two looks at whether the session is still there
+LOOK_S = 2.0  # between two looks at whether the session is still there
 _DEVICE_S = 5.0  # between two looks at which GPU is used
 _GOODBYE_S = 0.3  # at the process's end, for the last frame
 log = logging.getLogger(__name__)
@@ -164,7 +164,7 @@ class RankClient:
         now = time.monotonic()
         if now < self._look_due:
             return True
-        self._look_due = now + POLL_S
+        self._look_due = now + LOOK_S
         if self._join.host == identity.host_key():
             return os.path.isdir(self._folder) and is_alive(self._join.pid, self._join.start)  # noqa: PTH112
         return time.monotonic() - self._heard < SILENT_S

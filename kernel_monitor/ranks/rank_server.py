@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..protocol.states import LoaderState
 
 _WAKE_S = 0.25  # between two looks at whether to end
-POLL_S = 1.0  # between two looks at who has ended
+LOOK_S = 1.0  # between two looks at who has ended
 _FIND_S = 2.0  # between two looks at the kernel's descendants
 QUEUE = 200  # messages of a connection that wait for this thread; a rank drops what does not fit
 SHARE = 0.25  # of a core that this thread takes at most from the training, whatever ranks send
@@ -263,7 +263,7 @@ class RankServer:
             self._woken.recv(4096)
             self._command(listener.router)
         now = time.monotonic()
-        if now - self._looked >= POLL_S:
+        if now - self._looked >= LOOK_S:
             self._looked = now
             self._look()
         if now - self._found >= _FIND_S:

@@ -39,7 +39,7 @@ _WAITING = 4  # messages of a rank that wait here
 _TO_KERNEL = 64  # messages that wait for the kernel; meanwhile the ranks keep theirs
 _MOST_MEMORY = 512 << 20  # bytes; a process that needs more ends, and is started again
 NICENESS = 5  # of a core that the training wants too, a quarter
-POLL_S = 1.0
+LOOK_S = 1.0
 BATCH = 100  # messages that are passed on between two looks at everything else
 _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))  # s, s, probes
 """A machine that is switched off says no goodbye: its connections are closed after a minute."""
@@ -71,7 +71,7 @@ class _Relay:
             try:
                 outer, _ = await loop.sock_accept(self._listening)
             except OSError:  # it has gone already, or the machine has no more descriptors
-                await asyncio.sleep(POLL_S)
+                await asyncio.sleep(LOOK_S)
                 continue
             self.open += 1
             task = asyncio.create_task(self._serve(outer))
@@ -148,14 +148,14 @@ class _Gateway:
             free = self._held is None and bool(kernel.poll(0, zmq.POLLOUT))
             poller.register(router, zmq.POLLIN if free else 0)
             poller.register(kernel, zmq.POLLIN if free else zmq.POLLIN | zmq.POLLOUT)
-            ready = dict(poller.poll(int(1000 * POLL_S)))
+            ready = dict(poller.poll(int(1000 * LOOK_S)))
             if stdin in ready or os.getppid() != self._parent:
                 return
             if admission in ready:
                 self._listener.admit()
             self._to_ranks()
             now = time.monotonic()
-            if now - looked >= POLL_S and self._report():  # before the messages of ranks, which may fill the connection
+            if now - looked >= LOOK_S and self._report():  # before the messages of ranks, which may fill the connection
                 looked = now
             self._to_kernel()
 

@@ -18,7 +18,7 @@ from ..text import line
 if TYPE_CHECKING:
     from ..node_sources import NodeSource
 
-POLL_S = 1.0
+LOOK_S = 1.0
 """Between two looks at which nodes there are: each change makes pages load their charts again, and the nodes of a
 cluster come one after the other."""
 SPARING = 10
@@ -63,11 +63,11 @@ class NodeTracker:
         self._fading: dict[str, float] = {}  # series of batches of nodes that just went, and until when they are 0
 
     def look(self) -> None:
-        """Register nodes that came, changed or went; at most once in `POLL_S`."""
+        """Register nodes that came, changed or went; at most once in `LOOK_S`."""
         now = self._clock()
         if now >= self._due:
             self._look(now)
-            self._due = now + max(POLL_S, SPARING * (self._clock() - now))
+            self._due = now + max(LOOK_S, SPARING * (self._clock() - now))
 
     def _look(self, now: float) -> None:
         sources = node_sources.live()

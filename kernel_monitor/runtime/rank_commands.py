@@ -25,7 +25,7 @@ from .rank_tracker import RankTracker
 
 START_S = 180.0  # for the first step: imports, the data set, the model
 _END_S = 12.0  # for the end, after which its supervisor has killed it
-POLL_S = 0.2
+LOOK_S = 0.2
 
 
 class _AloneRun:
@@ -89,7 +89,7 @@ class _AloneRun:
         began, first = time.monotonic(), None
         try:
             pid = int(stdout.readline() or 0)
-            while pid and process.poll() is None and not self._ending.wait(POLL_S):
+            while pid and process.poll() is None and not self._ending.wait(LOOK_S):
                 now = time.monotonic()
                 if first is None and self._stepped(pid):
                     first = now

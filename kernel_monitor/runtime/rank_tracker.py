@@ -153,7 +153,7 @@ class JobPeriods:
             self.found.pop(job, None)
 
 
-POLL_S = 0.5  # between two looks at who has joined
+LOOK_S = 0.5  # between two looks at who has joined
 SPARING = 10  # looks that take long are rarer: ranks that come and go without end must not hold the other rows up
 FEW = 32  # ranks that are judged at each look; more of them less often, as it takes longer
 _PHASES_S = 0.25  # between two looks at which ranks are the slowest and the median one: frames come half as often
@@ -298,11 +298,11 @@ class RankTracker:
         return "\n".join(lines)
 
     def look(self) -> None:
-        """Register ranks that came, changed or ended; at most once in `POLL_S`."""
+        """Register ranks that came, changed or ended; at most once in `LOOK_S`."""
         server, now = self._server, time.monotonic()
         if server is None or now < self._due:
             return
-        self._due = now + POLL_S
+        self._due = now + LOOK_S
         try:
             server.revive()
             self._look(server, now)
@@ -333,7 +333,7 @@ class RankTracker:
         self._read_states()
         if ranks and self._store.last_seq:
             if now >= self._judge_due:
-                self._judge_due = now + POLL_S * max(1.0, len(ranks) / FEW)
+                self._judge_due = now + LOOK_S * max(1.0, len(ranks) / FEW)
                 self._judge(server)
             self._tell(server)
 

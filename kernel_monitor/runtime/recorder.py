@@ -31,7 +31,7 @@ States = Sequence[Mapping[str, Any]]
 LOG = logging.getLogger(__name__)
 
 FLUSH_S = 0.5  # between two sends of values and steps: a killed kernel loses at most this much
-POLL_S = 1.0  # between two comparisons of the loaders' states and workers with those sent last
+LOOK_S = 1.0  # between two comparisons of the loaders' states and workers with those sent last
 OFF = "Recording is off."
 
 
@@ -156,7 +156,7 @@ class RecorderFeed:
         """A new sampler has started: send it everything."""
         with self._lock:
             self._states, self._nodes, self._ranks, self._epochs, self._workers = None, (), (), None, []
-            self._looked -= POLL_S
+            self._looked -= LOOK_S
         self._send({"do": "facts", "facts": facts})
 
     def record(self, do: str, **fields: Any) -> None:
@@ -179,7 +179,7 @@ class RecorderFeed:
             if now - self._flushed >= FLUSH_S:
                 self._flush()
                 self._flushed = now
-            if now - self._looked >= POLL_S:
+            if now - self._looked >= LOOK_S:
                 self._looked = now
                 self._look(states, loaders)
 

@@ -16,7 +16,7 @@ from kernel_monitor import node_sources
 from kernel_monitor.node_sources import Node, NodeTable, node_series, register
 from kernel_monitor.record.reader import open_session
 from kernel_monitor.runtime import Monitor
-from kernel_monitor.runtime.node_tracker import FADE_S, KEPT_GONE, LEFT, MOST_CORES, POLL_S, UNFOLDED_CORES, NodeTracker
+from kernel_monitor.runtime.node_tracker import FADE_S, KEPT_GONE, LEFT, MOST_CORES, LOOK_S, UNFOLDED_CORES, NodeTracker
 from kernel_monitor.sample.node_sampler import NodeSampler
 from kernel_monitor.store import Store
 
@@ -60,7 +60,7 @@ class Following:
         self.tracker = NodeTracker(self.store, self.said.append, clock=lambda: self.now)
 
     def look(self) -> tuple[Node, ...]:
-        self.now += POLL_S
+        self.now += LOOK_S
         self.tracker.look()
         return self.store.schema.nodes
 
