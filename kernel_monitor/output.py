@@ -184,7 +184,7 @@ def _missing(folder: Path) -> str:
                 return f"{part} is not a folder"
         except OSError:
             return f"the folder {folder} does not exist"
-    return f"no file can be made in {folder}"
+    return f"no file can be created in {folder}"
 
 
 def _protected(path: Path) -> str | None:

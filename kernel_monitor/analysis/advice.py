@@ -268,7 +268,7 @@ def worker_advice(decision: Decision, found: WorkerCount | None) -> tuple[Advice
             f"Lower the {word} from {many} to {wanted} and compare: the cores are full, and the loop's own thread, "
             "which feeds the GPU, has to share them."
         ),
-        "many": f"Lower the {word} from {many} to {wanted}: more than the cores can run only get in each other's way.",
+        "many": f"Lower the {word} from {many} to {wanted}: more than the cores can run slow each other down.",
         "busy": f"More {word} than {many} would not help: the cores are busy {busy}.",
         "not waiting": f"More {word} would not speed this loop up: it is {decision.kind}.",
         "no core left": f"More {word} would not help: {those} for {decision.cores:g} cores.",
@@ -311,7 +311,7 @@ def cores(decision: Decision) -> Advice:
         f"It takes about {math.ceil(needed - 1e-9):,} cores to feed this loop; this process may use {decision.cores:g}."
     )
     if needed <= decision.cores:
-        text += " These should be enough: look at what else runs on them."
+        text += " These should be enough: check what else runs on them."
         return advise(decision, text, Point("cores", "more", "against"))
     lacking = math.ceil(needed - decision.cores - 1e-9)
     text += f" {lacking:,} more core{' would' if lacking == 1 else 's would'} end the wait:"
@@ -462,7 +462,7 @@ def _relief(decision: Decision, found: tuple[Advice, ...]) -> tuple[Advice, ...]
     if decision.untried:
         return found
     if decision.needed <= decision.cores:
-        return (*found, advise(decision, "Make the transforms cheaper, or look at what else runs on the cores."))
+        return (*found, advise(decision, "Make the transforms cheaper, or check what else runs on the cores."))
     more = Point("cores", "more", "for")
     return (*found, advise(decision, "Load on more cores, or make the transforms cheaper.", more))
 

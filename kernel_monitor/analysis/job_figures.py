@@ -343,8 +343,8 @@ def scaling(rows: Rows, job: int | None = None, other: Rows | None = None, where
         raise SessionError(f"Job {number} has too few steps yet: {FEWEST_STEPS} of each rank are needed, after 2 s.")
     if single is None:
         raise SessionError(
-            f"One rank alone was not measured{where}, or for less than {FEWEST_STEPS} steps after {_WARM_UP_S:.0f} s: "
-            f"%monitor alone {number} runs it once the job has ended, for longer with --seconds; or name a session "
-            f"that has one, monitor.scaling({number}, alone=SESSION)."
+            f"One rank alone was not measured{where} over {FEWEST_STEPS} steps after {_WARM_UP_S:.0f} s of warm-up. "
+            f"When the job has ended, %monitor alone {number} measures it (--seconds: for longer). Or name a session "
+            f"that measured it: monitor.scaling({number}, alone=SESSION)."
         )
     return Scaling(number, together, single, where)

@@ -197,5 +197,7 @@ def _cannot(snapshot: Snapshot, parts: Sequence[Segment], epochs: Sequence[Epoch
         last = unfinished[-1]
         found.append(f"Epoch {last.epoch + 1} of {last.name} is not finished: its time is not compared with others.")
     if snapshot.steps.dropped:
-        found.append(f"{snapshot.steps.dropped:,} steps were not kept one by one: shares are of those that were.")
+        found.append(
+            f"{snapshot.steps.dropped:,} single steps were not kept: shares are computed from those that were."
+        )
     return found

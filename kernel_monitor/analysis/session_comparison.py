@@ -187,7 +187,7 @@ def _compared(
     elif allowed is None:
         verdict = "slower"
     elif slower > allowed:
-        verdict = f"not surely more than the {100 * allowed:g} % that are allowed: the difference is within the spread"
+        verdict = f"perhaps within the {100 * allowed:g} % that are allowed: the spread is too large to tell"
     else:
         verdict = f"slower, and within the {100 * allowed:g} % that are allowed"
     what = "an image takes" if per_image else "a step takes"

@@ -95,7 +95,7 @@ def demo_data(
         _fill(root, recipe, missing, progress)
         if missing := _missing(root, recipe):
             raise MonitorError(
-                f"{len(missing)} of {images} images are still missing in {root}: is something deleting them?"
+                f"{len(missing)} of {images} images are still missing in {root}: another program may be deleting them"
             )
     _sweep(root)
     return root

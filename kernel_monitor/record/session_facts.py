@@ -437,4 +437,4 @@ def _as_session_error(path: Path) -> Iterator[None]:
     except OSError as error:
         raise SessionError(f"{path} cannot be read: {error.strerror or error}.") from error
     except UnicodeDecodeError as error:  # SQLite's message quotes what is damaged
-        raise SessionError(f"{path} is damaged: its tables have no names.") from error
+        raise SessionError(f"{path} is damaged: the names of its tables cannot be read.") from error

@@ -45,7 +45,7 @@ def sessions(directory: Path | None = None) -> list[SessionEntry]:
 
     Every file with a session's suffix is listed: with `problem` where it is damaged, or no session at all.
     """
-    searched = known() if directory is None else [directory]
+    searched = session_folders() if directory is None else [directory]
     found = [read_entry(path) for folder in searched for path in folder.glob(f"*{SUFFIX}")]
     return sorted(found, key=lambda session: (session.started, session.path.name), reverse=True)
 
@@ -113,9 +113,10 @@ def find(path: str | os.PathLike[str] | None) -> Path:
     if len(fitting) > 1:
         raise SessionError(f"Several sessions begin with {beginning!r}: {', '.join(file.name for file in fitting)}.")
     if not fitting:
-        searched = " and ".join(map(str, known())) or str(default_folder())
+        searched = " and ".join(map(str, session_folders())) or str(default_folder())
         raise SessionError(
-            f"There is no session {beginning!r}: neither a file nor the beginning of a name or id (in {searched})."
+            f"There is no session {beginning!r}: no file has that name, and no session in {searched} has a name or id "
+            "that begins with it."
         )
     return fitting[0]
 
@@ -234,7 +235,7 @@ def temporary_folder() -> Path:
     return Path(tempfile.gettempdir(), f"kernel_monitor-{owner}", "sessions")
 
 
-def known() -> list[Path]:
+def session_folders() -> list[Path]:
     """Return the existing folders in which sessions may be found."""
     return [folder for folder in (default_folder(), temporary_folder()) if folder.is_dir()]
 

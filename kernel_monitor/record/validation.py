@@ -84,7 +84,7 @@ class ShapeError(ValueError):
 def fit(value: Any, shape: _Shape, place: str = "") -> Any:
     """Return the value, without optional parts that do not fit; a Misfit if it has not this shape."""
     if isinstance(shape, dict | list) and not isinstance(value, type(shape)):
-        raise ShapeError(f"{place or 'it'} is no {'object' if isinstance(shape, dict) else 'list'}")
+        raise ShapeError(f"{place or 'it'} is not {'an object' if isinstance(shape, dict) else 'a list'}")
     if isinstance(shape, list):
         return [fit(entry, shape[0], f"{place}[{k}]") for k, entry in enumerate(value)]
     if isinstance(shape, dict):
@@ -94,7 +94,7 @@ def fit(value: Any, shape: _Shape, place: str = "") -> Any:
         for name, inner in shape.items():
             key = name.removesuffix("?")
             if key not in value and key == name:
-                raise ShapeError(f"{place or 'it'} has no {key}")
+                raise ShapeError(f"{place or 'it'} lacks {key}")
             try:
                 if key in value:
                     found[key] = fit(value[key], inner, f"{place}.{key}".lstrip("."))

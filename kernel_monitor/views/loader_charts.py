@@ -157,7 +157,7 @@ def _phases(schema: Schema, page: Page, job: int, several: bool) -> list[UIEleme
         (f"ranks-{job}-{which}", f"{which} rank", [(f"job/{job}/{which}/{phase}", phase) for phase in phases])
         for which in JOB_RANKS
     ]
-    return stacks(page, f"ranks-{job}-phases", f"Ranks: phases of the slowest and the median one{of}, ms", panels)
+    return stacks(page, f"ranks-{job}-phases", f"Ranks: phases of the slowest and the median rank{of}, ms", panels)
 
 
 def _name(rank: Rank, several: bool) -> str:

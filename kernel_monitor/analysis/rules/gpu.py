@@ -21,7 +21,7 @@ _LARGER = Point("batch", "larger", "for")
 WINDOW = {
     "window": Parameter(500, "samples that are looked at together"),
     "least": Parameter(100, "samples that the last, shorter window must have"),
-    "windows": Parameter(0.5, "of the windows: more than this share must be so"),
+    "windows": Parameter(0.5, "of the windows: more than this share must meet the condition"),
 }
 SHARED = {
     "gpu": Parameter(10, "%: a GPU below it has nothing to do"),
@@ -29,8 +29,8 @@ SHARED = {
     "low": Parameter(0.1, "of all samples: at least this share must have such a GPU"),
     "least": Parameter(20, "samples that it takes"),
 }
-_MENDED = (
-    "Changed: the share is of the samples with a GPU below its threshold, as is said, and not of all; those must be a "
+_CHANGED = (
+    "Changed: the share is of the samples with a GPU below its threshold, as stated, and not of all; those must be a "
     "tenth of all, or three samples would do; {cores}; a missing GPU is no error."
 )
 
@@ -201,7 +201,7 @@ RULES = (
         {"cpu": Parameter(90, "%: CPU above it, mean of the usable cores or of the quota, is busy"), **SHARED},
         "Fires when most of the samples in which the GPU had nothing to do had a busy CPU. Abstains without a GPU.",
         "SageMaker Debugger's CPUBottleneck (CPU > 90 %, GPU < 10 %, share > 50 %). "
-        + _MENDED.format(cores="it is the mean of the usable cores, and not any single busy one"),
+        + _CHANGED.format(cores="it is the mean of the usable cores, and not any single busy one"),
         of_segment=cpu,
     ),
     Rule(
@@ -215,7 +215,7 @@ RULES = (
         "cores as there are processes that load can wait for what they read, so the share is of so many. Abstains "
         "without a GPU.",
         "SageMaker Debugger's IOBottleneck (I/O wait > 50 %, GPU < 10 %, share > 50 %). "
-        + _MENDED.format(cores="the idle cores of a large machine do not hide that all of its workers wait"),
+        + _CHANGED.format(cores="the idle cores of a large machine do not hide that all of its workers wait"),
         of_segment=io,
     ),
     Rule(
@@ -237,7 +237,7 @@ RULES = (
         "The batch could be larger",
         {
             "p95": Parameter(70, "%: the 95th percentiles of CPU, GPU and GPU memory must all be below it"),
-            "wait": Parameter(0.2, "of the step: a loop that waits more for data is not told to take larger batches"),
+            "wait": Parameter(0.2, "of the step: larger batches are not advised to a loop that waits more for data"),
             **WINDOW,
         },
         "Fires when more than half of the windows have room in CPU, GPU and GPU memory; of several GPUs the fullest "

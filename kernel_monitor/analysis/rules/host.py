@@ -363,7 +363,7 @@ def _number(session: Session, segment: Segment, many: float) -> Sequence[Advice]
     if decision.withheld is not None:
         return (advice.withheld_advice(decision),)
     known = advice.worker_advice(decision, decision.worker_count(many))
-    return known or plain_advice("How many should load is not known.", segment)
+    return known or plain_advice("The right number of workers is not known.", segment)
 
 
 def _one_thread(decision: Decision) -> Sequence[Advice]:
@@ -395,7 +395,7 @@ def _loading(session: Session, segment: Segment) -> tuple[float, str, float]:
         many = float(np.median(counts)) if len(counts) else None
     cores = usable_cores(session.snapshot.schema)
     if many is None:
-        raise SignalMissing("workers: how many processes load is not known of what is only watched")
+        raise SignalMissing("workers: their number is not known of an iterable that is only watched")
     if cores <= 0:
         raise SignalMissing("cores: none is known")
     return many, word, cores
@@ -423,7 +423,7 @@ _PROCESS_RULES = (
         {
             "per_core": Parameter(1, "workers or threads per usable core: more are many"),
             "cpu": Parameter(90, "%: CPU above it is full"),
-            "share": Parameter(0.5, "of the samples: in more than these the CPU must be full"),
+            "share": Parameter(0.5, "of the samples: in more than this share the CPU must be full"),
             "least": Parameter(20, "samples that it takes"),
         },
         "Fires when there are more workers than cores and the cores are full: the loop's thread then waits for its "
@@ -437,7 +437,7 @@ _PROCESS_RULES = (
         {
             "core": Parameter(95, "%: a core at it or above is saturated"),
             "mean": Parameter(60, "%: below it the others have little to do (two cores, one idle: 50 %)"),
-            "share": Parameter(0.5, "of the samples: more than these must be so"),
+            "share": Parameter(0.5, "of the samples: in more than this share one core must be saturated"),
             "least": Parameter(20, "samples that it takes"),
         },
         "Fires when for most of the time one core, whichever, is saturated while the mean of the usable cores is low. "

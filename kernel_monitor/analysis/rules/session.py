@@ -108,7 +108,7 @@ def framework(session: Session, check: Check) -> Finding:
     for segment in timed:
         parts = {"wait": segment.wait, **(segment.phases or {"rest": segment.step - segment.wait})}
         shares = ", ".join(f"{name} {100 * time / segment.step:.0f} %" for name, time in parts.items())
-        words = "" if segment.phases else " (the rest is told apart by monitor.watch(model, optimizer))"
+        words = "" if segment.phases else " (monitor.watch(model, optimizer) measures the parts of the rest)"
         text = f"{segment.key}: of {segment.step:,.1f} ms a step ({segment.steps:,} steps) {shares}{words}"
         waits = 100 * segment.wait / segment.step
         evidence.append(Evidence(text, waits, unit="%", start=segment.start, end=segment.end))
@@ -235,7 +235,7 @@ _SLOW_RANK_RULES = (
         "collective: its own time is the wait for data, copy, forward and optimizer; "
         "without phases only the wait is known to be its own. Its GPU's clock, below the others' of that model, or its "
         "host's full cores are named where they are measured and differ from the others'. A slow link delays all alike "
-        "and is not told. Abstains without two ranks; names none where ranks merely wait for each other.",
+        "and is not named. Abstains without two ranks; names none where ranks merely wait for each other.",
         "This project's.",
         of_session=slowest,
     ),
@@ -243,10 +243,10 @@ _SLOW_RANK_RULES = (
         "rank-step-period",
         "The steps of ranks follow a pattern",
         {},
-        "Fires for each job whose steps were seen to follow a pattern of 2 to 8 steps while it ran: the recording has "
-        "single steps of its own loops only, so it was looked for in the newest 48 to 80 steps of each rank as they "
-        "came, twice in a row, as `step-period` does. Names the phase, and its rank if it is one rank's. Abstains "
-        "without steps of ranks.",
+        "Fires for each job whose steps followed a pattern of 2 to 8 steps. A recording has no single steps of ranks: "
+        "the pattern is searched for while the job runs: in the newest 48 to 80 steps of each rank, as by "
+        "`step-period`, and found twice in a row. Names the phase, and the rank if it is one rank's. Abstains without "
+        "steps of ranks.",
         "This project's, as `step-period`.",
         of_session=periods,
     ),

@@ -16,7 +16,7 @@ from kernel_monitor import node_sources
 from kernel_monitor.node_sources import Node, NodeTable, node_series, register
 from kernel_monitor.record.reader import open_session
 from kernel_monitor.runtime import Monitor
-from kernel_monitor.runtime.node_tracker import FADE_S, KEPT_GONE, LEFT, MOST_CORES, LOOK_S, UNFOLDED_CORES, NodeTracker
+from kernel_monitor.runtime.node_tracker import FADE_S, KEPT_GONE, LEFT, LOOK_S, MOST_CORES, UNFOLDED_CORES, NodeTracker
 from kernel_monitor.sample.node_sampler import NodeSampler
 from kernel_monitor.store import Store
 
