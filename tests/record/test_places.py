@@ -99,9 +99,9 @@ from pathlib import Path
 if os.getuid() == 0:
     os.setgid(65534)
     os.setuid(65534)  # root may write everywhere
-from kernel_monitor.record.sessions import directory
+from kernel_monitor.record.sessions import choose_folder
 tempfile.tempdir = sys.argv[2]
-place = directory(Path(sys.argv[1]))
+place = choose_folder(Path(sys.argv[1]))
 print(place.path, place.message, sep="\\n")
 """
 
