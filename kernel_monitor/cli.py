@@ -183,7 +183,7 @@ def _sessions(options: argparse.Namespace) -> int:
     if options.copy is not None:
         if len(options.copy) > 2:
             raise MonitorError("--copy takes one session and one destination (see kernel-monitor sessions --help)")
-        from .output import check, why
+        from .output import check, error_words
         from .record.reader import open_session
 
         session = open_session(options.copy[0])
@@ -197,7 +197,7 @@ def _sessions(options: argparse.Namespace) -> int:
             print(session.copy(target))
         except SessionError as error:
             if isinstance(error.__cause__, OSError):
-                raise MonitorError(f"Cannot write {target}: {why(error.__cause__, target)}.") from error
+                raise MonitorError(f"Cannot write {target}: {error_words(error.__cause__, target)}.") from error
             raise
         return 0
     found = Opened().listing()
@@ -216,10 +216,10 @@ def _report(options: argparse.Namespace) -> int:
     if options.json:
         text = _as_json(options)
     else:
-        from .report.client import render_in_process
+        from .stream.render_process import render_report
 
         # The session is read while the rendering process starts and imports Bokeh.
-        text = render_in_process(lambda: _read(options.session, options.price).snapshot)
+        text = render_report(lambda: _read(options.session, options.price).snapshot)
     if to_stdout:
         sys.stdout.buffer.write(text.encode())
     else:
@@ -253,7 +253,7 @@ def _read(name: str, price: tuple[float | None, float | None, str] | None) -> Re
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from .analysis.job_figures import compared, job_figures
+    from .analysis.job_figures import job_comparisons, job_figures
     from .analysis.job_figures import plain as plain_jobs
     from .analysis.results import plain
     from .analysis.session_comparison import compare, status, table
@@ -275,7 +275,7 @@ def _compare(options: argparse.Namespace) -> int:
             prices=hours,
         )
         jobs = [plain_jobs(job_figures(snapshot)) for snapshot in snapshots]
-        said = compared(*snapshots)
+        said = job_comparisons(*snapshots)
     if options.json:
         of_jobs = {"jobs": dict(zip("ab", jobs, strict=True))} if any(jobs) else {}
         whole = {"status": status(found), "allowed": options.max_slowdown, "loaders": plain(found), **of_jobs}

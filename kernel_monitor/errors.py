@@ -6,7 +6,7 @@ from typing import Any
 
 
 class MonitorError(Exception):
-    """Base of all errors of this package.
+    """The base class of all errors of this package.
 
     Attributes:
         paths: full paths that the message may contain; recordings keep only their last parts.
@@ -16,23 +16,23 @@ class MonitorError(Exception):
 
 
 class NotSwitchable(MonitorError, TypeError):
-    """`switchable` was given an object that it cannot drive; the message has cause and remedy."""
+    """The error for an object that `switchable` cannot drive; the message has cause and remedy."""
 
 
 class BackendUnavailable(MonitorError):
-    """The named loader backend does not exist or cannot run here; the message lists those that can."""
+    """The error for an engine that does not exist or cannot run here; the message lists those that can."""
 
 
 class TransformNotTranslatable(MonitorError):
-    """A transform has no equivalent in DALI; the message names the transform and its position."""
+    """The error for a transform without an equivalent in DALI; the message names the transform and its position."""
 
 
 class Refused(MonitorError):
-    """A call that a loader cannot serve, where going on would deliver something else than was asked for."""
+    """The error for a call that a loader cannot serve: going on would deliver other samples than were requested."""
 
 
 class SampleError(MonitorError):
-    """One sample could not be read.
+    """The error for a sample that could not be read.
 
     Attributes:
         path: of the file, as in the data set.
@@ -46,4 +46,4 @@ class SampleError(MonitorError):
 
 
 class SessionError(MonitorError):
-    """The monitor or a recorded session is not in a state that allows the request."""
+    """The error for a request that the state of the monitor or of a recorded session does not allow."""

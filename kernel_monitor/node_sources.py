@@ -32,7 +32,7 @@ STALE_S = 5.0  # how long a reading of a `NodeTable` holds, if the table is not 
 
 @dataclass(frozen=True)
 class Node:
-    """Another machine."""
+    """Another machine that works for a loop of this process."""
 
     id: str  # as `node_id` gives it: the `<id>` of `node/<id>/…`, without a slash
     name: str  # as live pages show it
@@ -51,11 +51,11 @@ class NodeSource(Protocol):
     """
 
     def nodes(self) -> Sequence[Node]:
-        """The nodes, dead ones with the reason; one that is left out counts as gone."""
+        """Return the nodes, dead ones with the reason; one that is left out counts as gone."""
         ...
 
     def values(self) -> Mapping[str, float]:
-        """The newest values by the names of `node_series`; what is not known is left out.
+        """Return the newest values by the names of `node_series`; what is not known is left out.
 
         Called once for every row of the monitor, by one thread: `batches` may be counted since the last call.
         """
@@ -84,19 +84,19 @@ _pseudonyms: dict[str, str] = {}
 
 
 def register(source: NodeSource) -> None:
-    """Have the monitor show the nodes of this source for as long as somebody else holds it."""
+    """Show the nodes of this source in the monitor, as long as somebody else holds a reference to it."""
     with _lock:
         _live[next(_numbers)] = source
 
 
 def live() -> list[NodeSource]:
-    """The sources that are still in use, oldest first. In a forked child there are none."""
+    """Return the sources that are still in use, oldest first. In a forked child there are none."""
     with _lock:
         return [source for _, source in sorted(_live.items())]
 
 
 def node_id(key: str, *names: str) -> str:
-    """The id of the machine that is known by `key`: `node-1`, `node-2`, …, the same in this process whenever it comes.
+    """Return the id of the machine with this `key`: `node-1`, `node-2`, …; it stays the same in this process.
 
     Args:
         key: what tells it from other machines, such as the cluster's own id of it.
@@ -109,20 +109,20 @@ def node_id(key: str, *names: str) -> str:
 
 
 def add_names(node: str, *names: str) -> None:
-    """Have exports replace these names of a machine by its id `node`, too."""
+    """Register further names of a machine, which exports replace by its id `node`."""
     with _lock:
         for name in names:
             _pseudonyms.setdefault(name, node)
 
 
 def pseudonyms() -> dict[str, str]:
-    """Every name of a machine that is known, and the id that replaces it in what leaves this machine."""
+    """Return every name of a machine that is known, and the id that replaces it in what leaves this machine."""
     with _lock:
         return {name: node for name, node in _pseudonyms.items() if name not in ("", node)}
 
 
 def node_series(node: str, cores: Collection[int], gpus: int = 0) -> list[tuple[str, str]]:
-    """The series of a node (its id) with these cores and so many GPUs, in order: names and units."""
+    """Return the series of a node (its id) with these cores and so many GPUs, in order: names and units."""
     busy = [(f"cpu/{core}/busy", "%") for core in cores]
     each = [(f"gpu/{k}/{part}", unit) for k in range(gpus) for part, unit in GPU_PARTS]
     mean = [("gpu", "%")] if gpus else []  # of their utilisation, by the monitor
@@ -140,10 +140,10 @@ class _State:
 
 
 class NodeTable:
-    """A source that is told what happens: readings, deliveries, departures. Thread-safe; registers itself."""
+    """A source for which others record readings, deliveries and departures. Thread-safe; registers itself."""
 
     def __init__(self, stale_s: float = STALE_S, clock: Callable[[], float] = time.monotonic) -> None:
-        """`stale_s`: a reading that is older counts as missing; some periods between two readings of a node."""
+        """Register the table; a reading older than `stale_s` (several reading periods) counts as missing."""
         self._lock = threading.Lock()
         self._states: dict[str, _State] = {}
         self._stale_s = stale_s
@@ -152,7 +152,7 @@ class NodeTable:
         register(self)
 
     def add(self, key: str, name: str, cores: Collection[int], *aliases: str, gpus: Sequence[str] = ()) -> str:
-        """A node works, or works again; returns its id. `key` and `aliases` as for `node_id`, `gpus` as of `Node`."""
+        """Add a node that works, or works again; return its id. `key`, `aliases`: see `node_id`; `gpus`: see `Node`."""
         node = node_id(key, name, *aliases)
         with self._lock:
             state = self._states.setdefault(node, _State(Node(node, name), {}, self._clock()))
@@ -160,7 +160,7 @@ class NodeTable:
         return node
 
     def update(self, node: str, reading: Mapping[str, float]) -> None:
-        """A reading (`NodeSampler.read`) of a node (its id) has come; ignored for one that is not alive."""
+        """Take a reading (`NodeSampler.read`) of a node (its id); ignored if the node is not alive."""
         named = {f"node/{node}/{part}": value for part, value in reading.items()}
         with self._lock:
             state = self._states.get(node)
@@ -168,13 +168,13 @@ class NodeTable:
                 state.reading, state.read = named, self._clock()
 
     def delivered(self, node: str, batches: int = 1) -> None:
-        """A node (its id) has delivered batches."""
+        """Count batches that a node (its id) delivered."""
         with self._lock:
             if node in self._states:
                 self._states[node].batches += batches
 
     def gone(self, node: str, reason: str) -> None:
-        """A node (its id) works no more; `reason` in words, for the page."""
+        """Mark a node (its id) as gone; the page shows the `reason`."""
         with self._lock:
             state = self._states.get(node)
             if state is not None:
@@ -182,17 +182,17 @@ class NodeTable:
                 state.reading = {}
 
     def forget(self, node: str) -> None:
-        """Keep nothing of a node (its id) any more."""
+        """Remove a node (its id)."""
         with self._lock:
             self._states.pop(node, None)
 
     def nodes(self) -> list[Node]:
-        """As `NodeSource`."""
+        """See `NodeSource`."""
         with self._lock:
             return [state.node for state in self._states.values()]
 
     def values(self) -> dict[str, float]:
-        """As `NodeSource`."""
+        """See `NodeSource`."""
         now = self._clock()
         found: dict[str, float] = {}
         with self._lock:

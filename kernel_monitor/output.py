@@ -115,7 +115,7 @@ def write(path: str | os.PathLike[str], content: str | bytes, *, mode: int = 0o6
             finally:
                 os.close(number)
     except OSError as error:
-        raise MonitorError(f"Cannot write {place.named}: {why(error, place.path)}.") from error
+        raise MonitorError(f"Cannot write {place.named}: {error_words(error, place.path)}.") from error
     return place.named
 
 
@@ -137,21 +137,21 @@ def check(path: str | os.PathLike[str]) -> Target:
         if refusal is None and kind in (0, stat.S_IFREG):
             refusal = _protected(place.path)
     except OSError as error:
-        refusal = why(error, place.path)
+        refusal = error_words(error, place.path)
     if refusal is not None:
         raise MonitorError(f"Cannot write {place.named}: {refusal}.")
     return place
 
 
 def descriptor(path: str | os.PathLike[str]) -> int | None:
-    """The open descriptor that a path such as `/dev/stdout` names, or None."""
+    """Return the open descriptor that a path such as `/dev/stdout` names, or None."""
     text = os.fspath(path)
     found = _DESCRIPTOR.fullmatch(text)
     return int(found[1]) if found else _STREAMS.get(text)
 
 
-def why(error: OSError, path: Path) -> str:
-    """Cause and remedy of an error in writing `path`, as the end of a sentence."""
+def error_words(error: OSError, path: Path) -> str:
+    """Return cause and remedy of an error in writing `path`, as the end of a sentence."""
     folder, number = path.parent, error.errno
     elsewhere = "name a file in another folder"
     if number in (errno.ENOENT, errno.ENOTDIR):
@@ -184,7 +184,7 @@ def _missing(folder: Path) -> str:
                 return f"{part} is not a folder"
         except OSError:
             return f"the folder {folder} does not exist"
-    return f"no file can be made in {folder}"
+    return f"no file can be created in {folder}"
 
 
 def _protected(path: Path) -> str | None:
@@ -218,7 +218,7 @@ def _find(path: str | os.PathLike[str]) -> Target:
         except FileNotFoundError:
             return Target(named, here, None)
     except OSError as error:
-        raise MonitorError(f"Cannot write {named}: {why(error, named)}.") from error
+        raise MonitorError(f"Cannot write {named}: {error_words(error, named)}.") from error
     except (RuntimeError, ValueError) as error:  # an unknown user's home, a name with a zero byte
         raise MonitorError(f"Cannot write {name!r}: {error}. Name another file.") from error
 

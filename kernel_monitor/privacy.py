@@ -35,14 +35,14 @@ _BARE_WINDOWS = re.compile(
 
 
 def last_part(path: str | os.PathLike[str]) -> str:
-    """`cat.jpg` of `/srv/Client A/cat.jpg`, for paths of this system and of Windows."""
+    """Return the last part of a path of this system or of Windows: `cat.jpg` of `/srv/Client A/cat.jpg`."""
     text = os.fspath(path)
     parts = ntpath if _WINDOWS.match(text) else os.path
     return parts.basename(text.rstrip("/\\" if parts is ntpath else "/")) or text
 
 
-def without(text: str, *known: str) -> str:
-    """`text` with each known path replaced by its last part (`…/cat.jpg`), and their folders by `…`.
+def without_known(text: str, *known: str) -> str:
+    """Return `text` with each known path replaced by its last part (`…/cat.jpg`), and their folders by `…`.
 
     Paths are found as they are, as Python, JSON and URLs quote them, absolute, and with links followed.
     """
@@ -54,25 +54,25 @@ def without(text: str, *known: str) -> str:
 
 
 def private(text: str, *known: str) -> str:
-    """`text` without the folders of known paths, this process's own folders, and anything that looks like a path."""
+    """Return `text` without the folders of known paths, of this process, and of anything that looks like a path."""
     if "/" not in text and "\\" not in text:
         return text
-    text = without(text, *known)
+    text = without_known(text, *known)
     for folder, short in _own_folders(*_here()):
         text = _reduced(text, folder, short)
-    return searched(text)
+    return without_paths(text)
 
 
 def error_text(error: BaseException, *known: str) -> str:
-    """An exception's message without folders; may be empty.
+    """Return an exception's message without folders; may be empty.
 
     Paths in its attributes and in those of its causes are known, and those in `known`.
     """
     return private(str(error).strip(), *known, *_named(error))
 
 
-def searched(text: str) -> str:
-    """`text` with everything that looks like an absolute path replaced by its last part: `…/cat.jpg`."""
+def without_paths(text: str) -> str:
+    """Return `text` with everything that looks like an absolute path replaced by its last part: `…/cat.jpg`."""
     text = _SCHEME.sub("", text)
     text = _QUOTED.sub(lambda found: f"{found[1]}{_cut(found[2] + found[3])}{found[1]}", text)
     for pattern in (_BARE, _BARE_WINDOWS):
@@ -81,7 +81,7 @@ def searched(text: str) -> str:
 
 
 def _cut(path: str) -> str:
-    """A path shortened to `…/` and its last part; `~` for a home, `~/x.jpg` for a file in one."""
+    """Return a path shortened to `…/` and its last part; `~` for a home, `~/x.jpg` for a file in one."""
     home = _HOME.match(path)
     if home is not None:
         path = "~" + path[home.end() :]
@@ -94,7 +94,7 @@ def _cut(path: str) -> str:
 
 
 def _named(error: BaseException) -> Iterator[str]:
-    """The paths in the attributes of an exception and its causes."""
+    """Yield the paths in the attributes of an exception and its causes."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:  # type: ignore[redundant-expr]
         seen.add(id(error))
@@ -107,7 +107,7 @@ def _named(error: BaseException) -> Iterator[str]:
 
 
 def _reduced(text: str, place: str, short: str) -> str:
-    """`text` with `short` in place of a path."""
+    """Return `text` with `short` in place of a path."""
     # Letters and digits are the same in every spelling: a quick check that most paths are not in the text.
     plain = max(_PLAIN.findall(last_part(place)), key=len, default="")
     return _path_pattern(place, folder=short in ("…", "~")).sub(lambda _: short, text) if plain in text else text
@@ -115,7 +115,7 @@ def _reduced(text: str, place: str, short: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _places(path: str) -> tuple[tuple[str, str], ...]:
-    """A path in its absolute and resolved forms, and its folders, each with its replacement."""
+    """Return a path in its absolute and resolved forms, and its folders, each with its replacement."""
     found: dict[str, str] = {}
     for place in dict.fromkeys([path, *_from_root(path)]):
         parts = ntpath if _WINDOWS.match(place) else os.path
@@ -141,14 +141,14 @@ def _from_root(path: str) -> list[str]:
 
 @lru_cache(maxsize=512)
 def _path_pattern(path: str, *, folder: bool) -> re.Pattern[str]:
-    """A pattern for a path in all spellings: plain, and as Python, JSON, bytes and URLs write it."""
+    """Return a pattern for a path in all spellings: plain, and as Python, JSON, bytes and URLs write it."""
     written = "".join(map(_written, path))
     return re.compile(f"{written}(?![\\w-])" if folder else written)  # not a prefix of another folder's name
 
 
 @cache
 def _written(character: str) -> str:
-    """A pattern for one character of a path, escaped or not."""
+    """Return a pattern for one character of a path, escaped or not."""
     if character.isalnum() and character.isascii():
         return character
     if character == "/":
@@ -168,7 +168,7 @@ def _written(character: str) -> str:
 
 
 def _here() -> tuple[str, str]:
-    """The home and the working folder; empty if there is none."""
+    """Return the home and the working folder; empty if there is none."""
     home = os.path.expanduser("~")  # noqa: PTH111 - unchanged if there is none
     try:
         return home, os.getcwd()  # noqa: PTH109 - a string
@@ -178,7 +178,7 @@ def _here() -> tuple[str, str]:
 
 @lru_cache(maxsize=4)
 def _own_folders(home: str, working: str) -> list[tuple[str, str]]:
-    """Folders of this process with their replacements, longest first, without those at the root."""
+    """Return the folders of this process with their replacements, longest first, without those at the root."""
     fixed = (sys.prefix, sys.base_prefix, tempfile.gettempdir(), *filter(os.path.isabs, sys.path))
     found = dict.fromkeys((working, *fixed), "…") | {home: "~"}
     own = [pair for pair in found.items() if pair[0].count("/") + pair[0].count("\\") > 1]
@@ -199,7 +199,7 @@ _NAMING = frozenset({"id", "name"})
 
 
 def pseudonymous(value: T, names: Mapping[str, str]) -> T:
-    """Nested lists and dicts with each of `names` replaced by its pseudonym in every text; unchanged without names.
+    """Return nested lists and dicts with each of `names` replaced by its pseudonym in every text.
 
     Names of one or two characters, and mere numbers, stay: they stand in texts for anything.
     """
@@ -230,6 +230,6 @@ def _replaced(value: Any, pattern: re.Pattern[str], names: Mapping[str, str]) ->
 
 @lru_cache(maxsize=8)
 def _name_pattern(names: tuple[str, ...]) -> re.Pattern[str]:
-    """Any of these names, the longest first, a host's with its domain; case does not count in the names of hosts."""
+    """Return a pattern for any of these names, the longest first, with or without a domain; case does not count."""
     words = "|".join(re.escape(name) for name in names)
     return re.compile(rf"(?<![\w-])(?<!\w\.)(?P<name>{words})(?![\w-]|\.\d)(?:\.[a-z][\w-]*)*", re.IGNORECASE)

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from .analysis import analyse
-from .analysis import strip as switch_strip
+from .analysis import analyse, switch_strip
 from .analysis.results import plain
 from .analysis.verdict import past
 from .errors import MonitorError, SessionError
@@ -27,7 +26,7 @@ from .record import reader, sessions
 from .record import sessions as found
 from .record.sessions import moment_text, span_text
 from .store import Rows, Schema, Snapshot
-from .store.charts import DEFAULT_CHARTS, available, shown_series
+from .store.charts import DEFAULT_CHARTS, chart_states, page_series
 from .stream.chart_documents import Documents
 from .text import printable, printable_in
 
@@ -88,10 +87,10 @@ class RecordedSession:
 
     def render(self) -> str:
         """Return the HTML report, rendered in a separate process."""
-        from .report.client import render_in_process
+        from .stream.render_process import render_report
 
         with interpreted(self.session.path, "a page", remote=True):
-            return render_in_process(lambda: self.snapshot)
+            return render_report(lambda: self.snapshot)
 
     @cached_property
     def snapshot(self) -> Snapshot:
@@ -121,7 +120,7 @@ class RecordedSession:
         """Ids of the charts that have data, and of the default ones."""
         schema = self.snapshot.schema
         with interpreted(self.session.path, "charts"):
-            have = [chart["id"] for chart in available(schema) if chart["available"] or chart["default"]]
+            have = [chart["id"] for chart in chart_states(schema) if chart["available"] or chart["default"]]
         return tuple(have) or DEFAULT_CHARTS
 
     @cached_property
@@ -129,7 +128,7 @@ class RecordedSession:
         """The rows as sent to a page: only the charts' series."""
         snapshot = self.snapshot
         full = replace(snapshot.schema, charts=self.charts)
-        part: Schema = full.restricted(set(shown_series(full, self.charts)))
+        part: Schema = full.restricted(set(page_series(full, self.charts)))
         columns = np.array([full.columns[name] for name in part.names], dtype=np.intp)
         return Rows(schema=part, seq=snapshot.seq, time=snapshot.time, values=snapshot.values[:, columns])
 
@@ -186,7 +185,7 @@ class Opened:
     """The opened recorded sessions, by id."""
 
     def __init__(self) -> None:
-        sessions.anchor()
+        sessions.anchor_override()
         self._lock = threading.Lock()
         self._sessions: dict[str, RecordedSession] = {}
 

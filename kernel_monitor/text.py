@@ -23,20 +23,20 @@ _UNSAFE = re.compile(
 
 
 def printable(text: str) -> str:
-    r"""The text with unsafe characters escaped (`\x1b`, `\u202e`); tabs and line feeds stay."""
+    r"""Return the text with unsafe characters escaped (`\x1b`, `\u202e`); tabs and line feeds stay."""
     if text.isascii() and text.isprintable():  # the usual case
         return text
     return _UNSAFE.sub(_escape, text)
 
 
 def line(text: str, most: int = NAME_LETTERS) -> str:
-    """The text as one line that is safe to show, at most `most` characters long."""
+    """Return the text as one line that is safe to show, at most `most` characters long."""
     words = printable(" ".join(text.split()))
     return words if len(words) <= most else f"{words[: most - 1]}…"
 
 
 def cause(error: BaseException, most: int = _CAUSE_LETTERS) -> str:
-    """`ValueError: …`: type and text of an exception, as one line that is safe to show and not longer than `most`."""
+    """Return an exception's type and text, `ValueError: …`, as one line that is safe to show, cut to `most` letters."""
     kind = type(error).__name__
     try:
         words = str(error)
@@ -46,7 +46,7 @@ def cause(error: BaseException, most: int = _CAUSE_LETTERS) -> str:
 
 
 def checked_text(text: object, what: str, most: int = NAME_LETTERS) -> str:
-    """A user's text as one line that is safe to show, at most `most` characters long; `what` is as for `check`."""
+    """Return a user's text as one line that is safe to show, cut to `most` characters; `what` is as for `check`."""
     words = str(text)
     check(words, what)
     return line(words, most)
@@ -60,7 +60,7 @@ def check(text: str, what: str) -> None:
 
 
 def printable_in(value: T) -> T:
-    """`printable` of every text in nested lists and dicts, including keys; tuples become lists."""
+    """Return nested lists and dicts with `printable` of every text, keys included; tuples become lists."""
     found: Any = value
     if isinstance(value, str):
         found = printable(value)

@@ -20,13 +20,13 @@ from .node_sources import Node
 from .report.embedded import draw, report_schema
 from .sample.sampler_client import SamplerClient
 from .store import Schema, Store
-from .store.charts import Kind, available, default_charts
+from .store.charts import Kind, chart_states, default_charts
 from .stream.chart_documents import Documents, cache_folder
 
 _FIRST_S = 20.0  # how long to wait for the sampler
 SETTLE_S = 1.0  # how long to wait for a second hello: GPUs are found a moment after the first
 LOADERS: tuple[tuple[bool, ...], ...] = ((False,), (), (True,), (False, False), (True, False))
-"""For each loader, whether its phases are measured; the most usual case first, as a page may wait for it."""
+"""The usual sets of loaders: for each loader, whether its phases are measured; the most usual set first."""
 KINDS: tuple[Kind, ...] = ("live", "report")
 
 
@@ -50,7 +50,7 @@ def warm(folder: Path) -> int:
 
 
 def _usual(hello: dict[str, Any], kind: Kind) -> list[Schema]:
-    """The schemas that a session on this machine usually has."""
+    """Return the schemas that a session on this machine usually has."""
     store = Store()
     store.set_host(hello)
     found = []
@@ -62,28 +62,28 @@ def _usual(hello: dict[str, Any], kind: Kind) -> list[Schema]:
         if kind == "live":
             found.append(store.page_schema)
         else:
-            charts = [chart["id"] for chart in available(store.schema) if chart["available"] or chart["default"]]
+            charts = [chart["id"] for chart in chart_states(store.schema) if chart["available"] or chart["default"]]
             found.append(report_schema(store.schema, charts))
     return found
 
 
 def _hellos() -> Iterator[dict[str, Any]]:
-    """The sampler's first hello, and those within a second after it."""
-    heard: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    """Yield the sampler's first hello, and those within a second after it."""
+    hellos: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     ignored = lambda *_: None  # noqa: E731
-    client = SamplerClient(0.1, on_hello=heard.put, on_frame=ignored, on_notice=ignored, on_exit=ignored)
+    client = SamplerClient(0.1, on_hello=hellos.put, on_frame=ignored, on_notice=ignored, on_exit=ignored)
     client.start()
     try:
         from . import views  # noqa: F401 - import Bokeh while the sampler starts
 
         try:
-            yield heard.get(timeout=_FIRST_S)
+            yield hellos.get(timeout=_FIRST_S)
         except queue.Empty:
             raise MonitorError(f"The sampler did not start within {_FIRST_S:g} s.") from None
         until = time.monotonic() + SETTLE_S
         with suppress(queue.Empty):
             while True:
-                yield heard.get(timeout=max(0.0, until - time.monotonic()))
+                yield hellos.get(timeout=max(0.0, until - time.monotonic()))
     finally:
         client.stop()
 

@@ -22,7 +22,7 @@ if not (_STATIC / "widget.js").exists():
 
 
 class Dashboard(anywidget.AnyWidget):
-    """Heatmaps, rates, loader switch and export of this kernel's monitor, or of the recorded session with that id."""
+    """A widget with heatmaps, rates, loader switch and export of this kernel's monitor, or of a recorded session."""
 
     _esm = _STATIC / "widget.js"
     _css = _STATIC / "widget.css"

@@ -1,15 +1,15 @@
-"""The analysis of what was measured, with NumPy only: what a session's rows, steps and events say about its loops.
+"""The analysis of a session's rows, steps and events, with NumPy only.
 
 In: `store.Snapshot`, or the newest `store.Rows` with a `StepTable`. Out: `results.Analysis`. Read `session_analysis.py`
-first (`analyse`, step by step), then `segments.py` (what is judged), `counted_steps.py` (which steps count),
-`verdict.py` (what a loop is bound by), `decision.py` with `advice.py` (what to do), `rules/` (single faults), and
-`live_segment.py` (the same while the loop runs).
+first (`analyse`, step by step), then `segments.py` (what is judged), `frames.py` (which steps count),
+`verdict.py` (what a loop is bound by), `advice.py` (what to do), `rules/` (single faults), and
+`live_verdict.py` (the same while the loop runs).
 """
 
 from __future__ import annotations
 
 from .frames import allowed_cores
 from .session_analysis import analyse
-from .switch_comparison import strip
+from .switch_comparison import switch_strip
 
-__all__ = ["allowed_cores", "analyse", "strip"]
+__all__ = ["allowed_cores", "analyse", "switch_strip"]

@@ -1,6 +1,8 @@
-"""The sentences of advice on a loader and its machine, each with what it is for or against; made from a `Decision`.
+"""The decision on one loader, and the sentences of advice that are made from it, each with what it is for or against.
 
-`next_step` is a verdict's advice, `feeding` the order in which a loop is fed, `offer` the one switch to be offered.
+`decide` takes what was measured (*Diagnose*, a switch) before what was predicted, and that before general rules.
+`next_step` makes a verdict's advice, `feeding` the next way to feed the loop, `offer` the one switch to be offered. The
+verdict, the cost and the rules use the same decision, so that they cannot contradict each other.
 """
 
 from __future__ import annotations
@@ -8,13 +10,169 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from .decision import CLEAR, IDLE, WATCHED, Crowd, Decision, Outlook, Reason, rate_without_wait
 from .gains import COMPUTES, SATURATED
-from .results import Advice, Gain, Point, Stance, faster
+from .results import Advice, Gain, Kind, Point, Segment, Stance, Verdict, faster
+from .segments import WATCHED
 
-# ---- How many workers on other machines would end the wait, and from how many on they no longer help.
+# ---- The decision on one loader: what speaks for and against each change of it.
+
+CLEAR = 0.02
+"""An engine is faster where at least this share of the step time is saved with all of the interval, and not faster
+where less is."""
+IDLE, FULL = 80.0, 90.0
+"""%, median load: below `IDLE` more workers find idle cores, above `FULL` more workers than cores are too many."""
+_MANY = 2.0  # workers or threads per core: more get in each other's way
+WAITS = 0.2  # share of the step: larger batches are not advised to a loop that waits for more
+
+Reason = Literal["idle", "full", "many", "busy", "not waiting", "no core left", "undetermined", "unknown"]
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """The expected effect of another engine; `gain` is None where nothing is known."""
+
+    engine: str
+    stance: Stance
+    gain: Gain | None
+
+
+@dataclass(frozen=True)
+class WorkerCount:
+    """The number of processes or threads that load, and that should load."""
+
+    knob: str  # `workers` or `threads`
+    current: int
+    wanted: int  # equal to `current` where that should stay
+    reason: Reason
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The decision on the loader of one segment."""
+
+    segment: Segment  # what it is made from
+    kind: Kind = "undetermined"  # what its step is bound by
+    wait: float = math.nan  # share of its step that waits for data; NaN: not known
+    cores: float = 0.0  # that this process may use; 0: not known
+    load: float = math.nan  # %, median of what was taken of them; NaN: not measured
+    needed: float = math.nan  # cores that would feed the loop; NaN: not known
+    engines: tuple[Outlook, ...] = ()  # the others that can run here
+    withheld: str | None = None  # why nothing is advised on this segment, as a sentence; None where something is
+    # images/s that reach this machine from others at most, and what limits them (`driver` or `link`); NaN: not known
+    reach: float = math.nan
+    limited_by: str = ""
+
+    @property
+    def best(self) -> Outlook | None:
+        """The engine to switch to: of those surely faster the one that saves most, measured before predicted."""
+        faster = [
+            (math.isfinite(outlook.gain.measured), outlook.gain.low, place, outlook)
+            for place, outlook in enumerate(self.engines)
+            if outlook.stance == "for" and outlook.gain is not None
+        ]
+        return max(faster)[-1] if faster else None
+
+    @property
+    def untried(self) -> bool:
+        """Return whether nothing is known of at least one of the other engines."""
+        return any(outlook.stance == "neutral" and outlook.gain is None for outlook in self.engines)
+
+    @property
+    def waits(self) -> bool:
+        """Return whether faster loading may help."""
+        return self.kind in ("input-bound", "undetermined")
+
+    def worker_count(self, many: float | None = None) -> WorkerCount | None:
+        """Return whether more or fewer processes should load.
+
+        None where neither the segment nor `many` says how many do.
+        """
+        word = self.segment.worker_knob
+        known = many if self.segment.backend == WATCHED else self.segment.knobs.get(word, many)
+        if self.segment.synthetic or known is None or not self.cores > 0 or self.segment.nodes:
+            return None  # what loads on other machines has their cores
+        return WorkerCount(word, int(known), *self._wanted(int(known), math.floor(self.cores)))
+
+    def _wanted(self, many: int, whole: int) -> tuple[int, Reason]:
+        if many > self.cores and self.load > FULL:
+            return max(1, whole - 1), "full"
+        if many > max(1.0, _MANY * self.cores):
+            return max(1, whole), "many"
+        if not self.waits:
+            return many, "not waiting"
+        if many >= whole:
+            return many, "no core left"
+        if self.load >= IDLE:
+            return many, "busy"
+        if self.kind == "undetermined":
+            return many, "undetermined"
+        return (whole, "idle") if self.load < IDLE else (many, "unknown")
+
+
+def decide(
+    segment: Segment, verdict: Verdict, state: Mapping[str, Any], cores: float, withheld: str | None = None
+) -> Decision:
+    """Return the decision on a segment from its verdict with its gains.
+
+    `state` is its loader's (empty where it is not known), `cores` those that this process may use, `withheld` why
+    nothing is to be advised, as a sentence.
+    """
+    gains = {gain.action: gain for gain in verdict.gains}
+    # What a person must agree to first is no advice: batches that are replayed, a Ray on this machine.
+    able = [one for one in state.get("backends") or () if one.get("available") and one.get("confirm") is None]
+    others = [name for name in (str(one.get("name")) for one in able) if name not in (segment.backend, "synthetic")]
+    limits = {name: value for name, value in (state.get("remote") or {}).items() if isinstance(value, float)}
+    limited_by = min(limits, key=limits.__getitem__, default="")
+    return Decision(
+        segment=segment,
+        kind=verdict.kind,
+        wait=verdict.shares.get("wait", segment.wait / segment.step if segment.step > 0 else math.nan),
+        cores=cores,
+        load=segment.load if math.isfinite(segment.load) else segment.median("cpu"),
+        needed=cpu_per_image(segment) * rate_without_wait(segment),
+        engines=tuple(Outlook(name, _stance(gains.get(name), verdict.kind), gains.get(name)) for name in others),
+        withheld=withheld,
+        reach=limits.get(limited_by, math.nan),
+        limited_by=limited_by,
+    )
+
+
+def _stance(gain: Gain | None, kind: Kind) -> Stance:
+    if gain is None:
+        return "against" if kind == "compute-bound" else "neutral"
+    if gain.low >= CLEAR:
+        return "for"
+    return "against" if gain.high < CLEAR else "neutral"
+
+
+def cpu_per_image(segment: Segment) -> float:
+    """Return the CPU seconds that loading one image took; NaN where they cannot be separated from the rest.
+
+    They are the workers' (`process/workers/cpu`) over the samples delivered; where the loop's own thread loads (no
+    workers), its wait is that work. What DALI's threads take is not told apart from the kernel's own work,
+    and what other machines take for `ray` is not measured.
+    """
+    if segment.samples == 0 or segment.backend.startswith(("dali", "ray")) or segment.synthetic:
+        return math.nan
+    if segment.knobs.get("workers") == 0:
+        return segment.wait / 1e3 * segment.batches / segment.samples
+    return segment.workers_cpu_seconds / segment.samples
+
+
+def rate_without_wait(segment: Segment) -> float:
+    """Return the images/s of a loop that never waits for a batch; NaN where a step is nothing but waiting."""
+    each = segment.samples / segment.batches if segment.batches else math.nan
+    busy = segment.step - segment.wait
+    if segment.on_device:  # the GPU's own time passes in the loop's waits, too
+        busy = max(busy, sum(time for phase, time in segment.phases.items() if phase != "other"))
+    return 1e3 * each / busy if busy > 0 else math.nan
+
+
+# ---- The sentences, made from a decision.
+
+# ---- The number of workers on other machines that would end the wait, and beyond which they no longer help.
 
 _LIMITS = {
     "driver": "the process that passes the batches on to this kernel",
@@ -23,7 +181,7 @@ _LIMITS = {
 
 
 def _remote_workers(decision: Decision) -> tuple[Advice, ...]:
-    """Advice on a segment that waits for batches of other machines; empty elsewhere.
+    """Return advice on a segment that waits for batches of other machines; empty elsewhere.
 
     While the loop waits, every worker is busy, and w of them deliver r images/s. A loop that takes m images/s therefore
     needs w * m / r of them; more than w * l / r no longer help where at most l images/s reach this machine.
@@ -57,25 +215,27 @@ _WAYS: dict[Reason, tuple[str, Stance]] = {
     "undetermined": ("more", "neutral"),
     "unknown": ("more", "neutral"),
 }
-"""What the advice on the number of workers or threads is for; any other is against more of them."""
+"""By the reason, what the advice on the number of workers or threads is for; any other is against more of them."""
 
 
-def say(decision: Decision, text: str, *points: Point) -> Advice:
-    """A sentence for the decision's segment."""
+def advise(decision: Decision, text: str, *points: Point) -> Advice:
+    """Return advice for the decision's segment, from a sentence and what it is for or against."""
     return Advice(text, points, decision.segment.key)
 
 
 def engines(decision: Decision) -> tuple[Advice, ...]:
-    """Advice on the other engines: which one to take, which are no faster, which are not known."""
+    """Return advice on the other engines: which one to take, which are no faster, which to measure."""
     if decision.withheld is not None or not decision.engines:
         return ()
     best, segment = decision.best, decision.segment
     if best is not None and best.gain is not None:
-        return (say(decision, f"Switch to {best.engine}: {_pace(decision, best.gain, 'it')}.", *_points([best])),)
+        return (
+            advise(decision, f"Switch to {best.engine}: {_speed_words(decision, best.gain, 'it')}.", *_points([best])),
+        )
     found = [
-        say(
+        advise(
             decision,
-            f"Keep {decision.segment.backend}: {_pace(decision, engine.gain, engine.engine)}.",
+            f"Keep {decision.segment.backend}: {_speed_words(decision, engine.gain, engine.engine)}.",
             *_points([engine]),
         )
         for engine in decision.engines
@@ -88,18 +248,18 @@ def engines(decision: Decision) -> tuple[Advice, ...]:
         by_diagnose = all(engine.gain is not None and engine.gain.by == "Diagnose" for engine in near)
         measured = "Diagnose" if by_diagnose else "A switch"
         words = f"{measured} found {names} about as fast as {segment.backend}."
-        found.append(say(decision, words, *_points(near)))
+        found.append(advise(decision, words, *_points(near)))
     unknown = [engine for engine in rest if engine not in near]
     if unknown and decision.waits:
-        found.append(say(decision, f"Press Diagnose to measure {_names(unknown)} in this loop.", *_points(unknown)))
+        found.append(advise(decision, f"Press Diagnose to measure {_names(unknown)} in this loop.", *_points(unknown)))
     return tuple(found)
 
 
-def crowd(decision: Decision, found: Crowd | None) -> tuple[Advice, ...]:
-    """Return whether more or fewer workers or threads; empty where that is not known, or was changed since."""
+def worker_advice(decision: Decision, found: WorkerCount | None) -> tuple[Advice, ...]:
+    """Return advice on the number of workers or threads; empty where it is not known, or was changed since."""
     if found is None or decision.withheld is not None:
         return ()
-    word, many, wanted = found.word, found.many, found.wanted
+    word, many, wanted = found.knob, found.current, found.wanted
     busy = f"(median {decision.load:.0f} % busy)"
     those = f"{many} {word.removesuffix('s') if many == 1 else word}"
     texts: dict[Reason, str] = {
@@ -108,7 +268,7 @@ def crowd(decision: Decision, found: Crowd | None) -> tuple[Advice, ...]:
             f"Lower the {word} from {many} to {wanted} and compare: the cores are full, and the loop's own thread, "
             "which feeds the GPU, has to share them."
         ),
-        "many": f"Lower the {word} from {many} to {wanted}: more than the cores can run only get in each other's way.",
+        "many": f"Lower the {word} from {many} to {wanted}: more than the cores can run slow each other down.",
         "busy": f"More {word} than {many} would not help: the cores are busy {busy}.",
         "not waiting": f"More {word} would not speed this loop up: it is {decision.kind}.",
         "no core left": f"More {word} would not help: {those} for {decision.cores:g} cores.",
@@ -117,59 +277,59 @@ def crowd(decision: Decision, found: Crowd | None) -> tuple[Advice, ...]:
         ),
         "unknown": f"Raise the {word} from {many} if cores are idle: how busy they are was not measured.",
     }
-    return (say(decision, texts[found.reason], Point(word, *_WAYS.get(found.reason, ("more", "against")))),)
+    return (advise(decision, texts[found.reason], Point(word, *_WAYS.get(found.reason, ("more", "against")))),)
 
 
-def raise_crowd(decision: Decision) -> tuple[Advice, ...]:
-    """Advice to raise the workers or threads, where cores idle while the loop waits; empty elsewhere."""
-    found = decision.crowd()
-    return crowd(decision, found) if found is not None and found.reason == "idle" else ()
+def more_workers(decision: Decision) -> tuple[Advice, ...]:
+    """Return advice to raise the workers or threads, where cores idle while the loop waits; empty elsewhere."""
+    found = decision.worker_count()
+    return worker_advice(decision, found) if found is not None and found.reason == "idle" else ()
 
 
 def storage(decision: Decision) -> tuple[Advice, ...]:
-    """Return where as many workers as there are cores leave these idle; empty elsewhere."""
-    found = decision.crowd()
+    """Return advice on the storage, where as many workers as there are cores leave these idle; empty elsewhere."""
+    found = decision.worker_count()
     if found is None or decision.segment.backend != "torchvision":
         return ()
     if found.reason != "no core left" or not decision.load < IDLE:
         return ()
     text = (
-        f"{found.many} workers leave the cores idle (median {decision.load:.0f} % busy): they wait for something else "
-        "than the CPU, most likely the storage. See the rules on I/O before adding cores."
+        f"{found.current} workers leave the cores idle (median {decision.load:.0f} % busy): they wait for something "
+        "else than the CPU, most likely the storage. See the rules on I/O before adding cores."
     )
-    return (say(decision, text, Point("storage", "faster", "for"), Point("workers", "more", "against")),)
+    return (advise(decision, text, Point("storage", "faster", "for"), Point("workers", "more", "against")),)
 
 
 def cores(decision: Decision) -> Advice:
-    """Return whether more cores would feed the loop."""
+    """Return advice on the number of cores that would feed the loop."""
     key, needed = decision.segment.key, decision.needed
     more = Point("cores", "more", "for")
     if not math.isfinite(needed):
         text = f"Take a machine with more CPU cores for each GPU; how many it takes is not known from {key}."
-        return say(decision, text, more)
+        return advise(decision, text, more)
     text = (
         f"It takes about {math.ceil(needed - 1e-9):,} cores to feed this loop; this process may use {decision.cores:g}."
     )
     if needed <= decision.cores:
-        text += " These should be enough: look at what else runs on them."
-        return say(decision, text, Point("cores", "more", "against"))
+        text += " These should be enough: check what else runs on them."
+        return advise(decision, text, Point("cores", "more", "against"))
     lacking = math.ceil(needed - decision.cores - 1e-9)
     text += f" {lacking:,} more core{' would' if lacking == 1 else 's would'} end the wait:"
     if needed <= MOST_CORES:
         beside = "a machine with more of them for each GPU, or a CPU machine beside this one, by the engine ray"
     else:
         beside = "no one machine has so many, so CPU machines beside this one, by the engine ray"
-    return say(decision, f"{text} {beside}. More than that would only wait for the GPU.", more)
+    return advise(decision, f"{text} {beside}. More than that would only wait for the GPU.", more)
 
 
 def next_step(decision: Decision, missing: Sequence[str] = ()) -> tuple[Advice, ...]:
-    """Return what to do next: the advice of a verdict, which could say more if what is `missing` were measured."""
+    """Return the advice of a verdict on what to do next; measuring what is `missing` would let it say more."""
     segment = decision.segment
     if decision.withheld is not None:
-        return (over(decision),)
+        return (withheld_advice(decision),)
     if segment.synthetic:
         text = "Switch back to a real engine: as far as it stays below this rate, faster loading would help."
-        return (say(decision, text, Point("engine", "synthetic", "against")),)
+        return (advise(decision, text, Point("engine", "synthetic", "against")),)
     found = engines(decision)
     if decision.kind == "input-bound":
         return _relief(decision, found)
@@ -181,18 +341,18 @@ def next_step(decision: Decision, missing: Sequence[str] = ()) -> tuple[Advice, 
         if not switch:
             slow = [engine for engine in decision.engines if engine.stance == "against"]
             nothing = Point("loading", "faster", "against")
-            return (say(decision, f"Loading is fast enough. {text}", nothing, *_points(slow)),)
+            return (advise(decision, f"Loading is fast enough. {text}", nothing, *_points(slow)),)
     elif decision.kind == "residual-heavy":
         text = (
             "Profile 10 steps to see what takes the time: often logging, metrics, .item() or another synchronisation."
         )
     else:
         text = f"To say more: {'; '.join(missing)}." if missing else "Let the loop run on."
-    return (*switch, say(decision, text))
+    return (*switch, advise(decision, text))
 
 
 def feeding(decision: Decision) -> tuple[Advice, ...]:
-    """The next thing to do to feed the loop, in the order of `docs/rules.md`; empty where it was changed since."""
+    """Return the next thing to do to feed the loop, in the order of `docs/rules.md`; empty if it was changed since."""
     if decision.withheld is not None or decision.segment.synthetic:
         return ()
     if decision.kind == "undetermined":
@@ -200,23 +360,23 @@ def feeding(decision: Decision) -> tuple[Advice, ...]:
         untried = [engine for engine in decision.engines if engine.gain is None]
         press = ", or press Diagnose" if untried else ""
         text = f"It is not clear yet whether the loop waits for its data: let it run on{press}."
-        return (*best, say(decision, text, *_points(untried)))
+        return (*best, advise(decision, text, *_points(untried)))
     if decision.kind != "input-bound":
         share = percent(decision.wait) if math.isfinite(decision.wait) else "little"
         text = f"More cores would not speed this loop up: {share} of the step is waiting for data."
-        return (say(decision, text, Point("cores", "more", "against")),)
-    found = raise_crowd(decision) or storage(decision) or _remote_workers(decision)
+        return (advise(decision, text, Point("cores", "more", "against")),)
+    found = more_workers(decision) or storage(decision) or _remote_workers(decision)
     if found:
         return found
     if decision.segment.backend == WATCHED:
-        return (say(decision, WRAP),)
+        return (advise(decision, WRAP),)
     found = engines(decision)
     return found if decision.best is not None or decision.untried else (*found, cores(decision))
 
 
 @dataclass(frozen=True)
 class Offer:
-    """The one switch that may be offered to a loop that waits; when it is, is `kernel_monitor.runtime`'s."""
+    """The one switch that may be offered to a loop that waits; `kernel_monitor.runtime` decides when it is offered."""
 
     engine: str  # to which
     advised: tuple[Advice, ...]  # the sentence. `advice` of its JSON is the same as prose
@@ -224,7 +384,7 @@ class Offer:
 
 
 def offer(decision: Decision, state: Mapping[str, Any]) -> Offer | None:
-    """Return what may be offered on a segment; None where no switch is likely to help, or nothing speaks for one.
+    """Return the switch that may be offered on a segment; None where none is likely to help.
 
     The engine that is surely faster; else the one of those predicted to be that should save most; else one of which
     nothing is known and that takes the whole of the loading over, unless the loop waits for its storage, or the engine
@@ -237,13 +397,13 @@ def offer(decision: Decision, state: Mapping[str, Any]) -> Offer | None:
     engines = [one for one in decision.engines if backends[one.engine].get("confirm") is None]
     best = decision.best
     if best is not None:
-        return _ready(decision, best) if best in engines and _middle(best) >= _WORTH else None
+        return _ready(decision, best) if best in engines and _expected_gain(best) >= _WORTH else None
     if segment.backend != "torchvision" or storage(decision) or _waits_for_files(decision):
         return None
     open_ones = [one for one in engines if one.stance == "neutral" and not backends[one.engine].get("note")]
     predicted = [one for one in open_ones if one.gain is not None and not math.isfinite(one.gain.measured)]
-    likely = max(predicted, key=_middle, default=None)
-    if likely is not None and _middle(likely) >= _WORTH:
+    likely = max(predicted, key=_expected_gain, default=None)
+    if likely is not None and _expected_gain(likely) >= _WORTH:
         return _ready(decision, likely)
     measuring = {name for name, one in (state.get("calibration") or {}).items() if one.get("state") == "running"}
     untried = [one for one in open_ones if one.gain is None and one.engine not in measuring]
@@ -257,14 +417,14 @@ def _ready(decision: Decision, engine: Outlook) -> Offer:
     if gain is None:
         text = f"{head}. It is not measured in this loop yet: try it, the way back is one click."
     elif math.isfinite(gain.measured) or gain.low >= 0:
-        text = f"{head}: {_pace(decision, gain, 'it')}."
+        text = f"{head}: {_speed_words(decision, gain, 'it')}."
     else:
-        text = f"{head}: {_pace(decision, gain, 'it')}. Try it: the way back is one click."
-    return Offer(engine.engine, (say(decision, text, *_points([engine])),), gain)
+        text = f"{head}: {_speed_words(decision, gain, 'it')}. Try it: the way back is one click."
+    return Offer(engine.engine, (advise(decision, text, *_points([engine])),), gain)
 
 
-def _middle(one: Outlook) -> float:
-    """Return what is to be expected, as a share of the step time."""
+def _expected_gain(one: Outlook) -> float:
+    """Return the expected gain, as a share of the step time."""
     gain = one.gain
     if gain is None:
         return -math.inf
@@ -281,28 +441,30 @@ def _waits_for_files(decision: Decision) -> bool:
     return loading < COMPUTES * could and not decision.load >= 100 * SATURATED
 
 
-def over(decision: Decision) -> Advice:
-    """The reason why nothing is advised on a segment."""
-    return say(decision, decision.withheld or "Let the loop run on.")
+def withheld_advice(decision: Decision) -> Advice:
+    """Return the reason why nothing is advised on a segment, as advice."""
+    return advise(decision, decision.withheld or "Let the loop run on.")
 
 
 def _relief(decision: Decision, found: tuple[Advice, ...]) -> tuple[Advice, ...]:
-    """For a loop that waits for its data."""
+    """Return the advice for a loop that waits for its data, after the advice on engines that was `found`."""
     if decision.best is not None:
         return found
     if decision.segment.backend == WATCHED:
-        return (say(decision, WRAP),)
-    number = decision.crowd()
-    advised = crowd(decision, number) if number is not None and number.wanted != number.many else storage(decision)
+        return (advise(decision, WRAP),)
+    number = decision.worker_count()
+    advised = (
+        worker_advice(decision, number) if number is not None and number.wanted != number.current else storage(decision)
+    )
     advised = advised or _remote_workers(decision)
     if advised:
         return (*found, *advised)
     if decision.untried:
         return found
     if decision.needed <= decision.cores:
-        return (*found, say(decision, "Make the transforms cheaper, or look at what else runs on the cores."))
+        return (*found, advise(decision, "Make the transforms cheaper, or check what else runs on the cores."))
     more = Point("cores", "more", "for")
-    return (*found, say(decision, "Load on more cores, or make the transforms cheaper.", more))
+    return (*found, advise(decision, "Load on more cores, or make the transforms cheaper.", more))
 
 
 def _points(of: Sequence[Outlook]) -> list[Point]:
@@ -313,8 +475,8 @@ def _names(of: Sequence[Outlook]) -> str:
     return " and ".join(engine.engine for engine in of)
 
 
-def _pace(decision: Decision, gain: Gain, who: str) -> str:
-    """Return how fast another engine (`who`) is beside the one in use, and how that is known."""
+def _speed_words(decision: Decision, gain: Gain, who: str) -> str:
+    """Return how fast another engine (`who`) is beside the one in use, and the source of that."""
     than = f"than {decision.segment.backend}"
     if not math.isfinite(gain.measured):
         return f"{who} is expected to run {_than(faster(gain.low, gain.high), than)}"
@@ -327,5 +489,5 @@ def _than(words: str, than: str) -> str:
 
 
 def percent(share: float) -> str:
-    """A share in words."""
+    """Format a share in words: `82 %`, `less than 1 %`."""
     return f"{100 * share:.0f} %" if share >= 0.01 or share == 0 else "less than 1 %"

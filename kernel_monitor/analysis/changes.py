@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 from .results import Change, EpochCount, Gain, Segment, Verdict
-from .segments import first, switches
+from .segments import change_time, switches
 from .step_times import distance
 
-# ---- Figures as text: the one place that rounds what a strip, a sentence, a report or an offer says of the same
+# ---- Figures as text, rounded here alone, so that strip, sentence, report and offer show the same digits of the same
 # value.
 
 FEW = 9.95  # below it, one decimal is shown
@@ -24,24 +24,24 @@ ALIKE = 0.05  # two rates this close to each other are called alike
 
 
 def figure(value: float) -> str:
-    """`1,280`, `27` or `5.3`: of images/s, of ms, of %, of s; `–` where it is not known."""
+    """Format a value in images/s, ms, % or s: `1,280`, `27`, `5.3`; `–` where it is not known."""
     if not math.isfinite(value):
         return "–"
     return f"{value:,.0f}" if abs(value) >= FEW or abs(value) < LEAST else f"{value:.1f}"
 
 
 def rounded(value: float) -> float:
-    """The value of its `figure`: a page that formats it shows the same digits."""
+    """Return the value of its `figure`: a page that formats it shows the same digits."""
     return float(figure(value).replace(",", "")) if math.isfinite(value) else math.nan
 
 
 def percent(share: float) -> str:
-    """`82` of 0.82: without the sign, for `82 → 74 %`."""
+    """Format a share in %, without the sign: `82` for 0.82, as in `82 → 74 %`."""
     return f"{100 * share:.0f}" if math.isfinite(share) else "–"
 
 
 def factor(ratio: float) -> str:
-    """`1.48 × faster` of 1.48, `2.00 × slower` of 0.5, `about as fast, 1.01 ×` of 1.01."""
+    """Format a ratio of rates: `1.48 × faster` for 1.48, `2.00 × slower` for 0.5, `about as fast, 1.01 ×` for 1.01."""
     if not math.isfinite(ratio) or ratio <= 0:
         return "–"
     if abs(ratio - 1) < ALIKE:
@@ -50,21 +50,21 @@ def factor(ratio: float) -> str:
 
 
 def amount(samples: float, seconds: float, unit: str = " images", space: str = " ") -> str:
-    """`3,264 images in 11 s`."""
+    """Format a count and the time that it took: `3,264 images in 11 s`."""
     return f"{samples:,.0f}{unit} in {figure(seconds) if seconds < FEW else f'{seconds:,.0f}'}{space}s"
 
 
 FEWEST_STEPS = 20  # with fewer steps on a side, a caveat is added
-# with fewer steps, or a shorter time (s) in them, on a side, the two are not compared
+# each side of a comparison needs so many steps, and so many seconds in them
 NEEDED_STEPS, NEEDED_S = 10, 2.0
-_WELL_S = 10.0  # a switch with so much on both sides, or half as much as any other's, is measured well
-_MUCH_STEAL = 5.0  # %, median over a side: from here on what other virtual machines took is a caveat
+_WELL_S = 10.0  # s on both sides, or half of the longest, that make a switch well measured
+_MUCH_STEAL = 5.0  # %, median over a side: above it, steal by other virtual machines is a caveat
 
 
 def change(
     before: Segment, after: Segment, *, predicted: Gain | None = None, epochs: Sequence[EpochCount] = ()
 ) -> Change:
-    """Compare any two segments, of one session or of two; `epochs` of their loaders are looked at for caveats."""
+    """Compare any two segments, of one session or of two; `epochs` of their loaders give caveats."""
     saved = 1 - after.step / before.step if before.step > 0 else math.nan
     return Change(
         before=before.key,
@@ -101,7 +101,9 @@ def changes(
         predicted = None
         if segment.began_by == "switch":
             action = "loader" if segment.synthetic else segment.backend
-            expected = _noted(events, segment, before) or (by_key[before.key].gains if before.key in by_key else ())
+            expected = _predicted_gains(events, segment, before) or (
+                by_key[before.key].gains if before.key in by_key else ()
+            )
             predicted = next((gain for gain in expected if gain.action == action), None)
         made = change(before, segment, predicted=predicted, epochs=epochs)
         made = replace(made, switch=_switch(before, segment, events))
@@ -117,19 +119,19 @@ def changes(
 
 
 def headline(
-    segments: Sequence[Segment], changes: Sequence[Change], aside: Collection[str] = frozenset()
+    segments: Sequence[Segment], changes: Sequence[Change], secondary_ids: Collection[str] = frozenset()
 ) -> Change | None:
-    """The switch that says most of a session; None where none can be compared.
+    """Return the most informative switch of a session; None where none can be compared.
 
     It is the newest that was measured well of the loader of which most was measured on both sides. A loop that trains
-    comes before those that stand beside it (`aside`, loaders' ids: `loops.beside`), real batches before replayed ones.
+    comes before those that stand beside it (`secondary_ids`, see `loops.secondary`), real batches before replayed ones.
     """
     by_key = {segment.key: segment for segment in segments}
     found = []
     for made in changes:
         if made.switch is not None and made.reason is None:
             before, after = by_key[made.before], by_key[made.after]
-            rank = after.loader not in aside, not (before.synthetic or after.synthetic)
+            rank = after.loader not in secondary_ids, not (before.synthetic or after.synthetic)
             found.append((rank, after.name, min(before.seconds, after.seconds), made))
     if not found:
         return None
@@ -140,10 +142,14 @@ def headline(
 
 
 def _switch(before: Segment, after: Segment, events: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """The event of the switch between two segments; None where something else divides them."""
+    """Return the event of the switch between two segments; None where something else divides them."""
     if after.began_by != "switch" or before.backend == after.backend:
         return None
-    own = [event for event in switches(events) if str(event["loader"]) == after.loader and first(event) <= after.start]
+    own = [
+        event
+        for event in switches(events)
+        if str(event["loader"]) == after.loader and change_time(event) <= after.start
+    ]
     # An engine that was left before its first step is in no segment.
     return {**own[-1], "source": before.backend} if own else None
 
@@ -155,8 +161,8 @@ def _reason(before: Segment, after: Segment) -> str | None:
     return None
 
 
-def _noted(events: Sequence[Mapping[str, Any]], after: Segment, before: Segment) -> Sequence[Gain]:
-    """The gains predicted when the switch between two segments was asked for."""
+def _predicted_gains(events: Sequence[Mapping[str, Any]], after: Segment, before: Segment) -> Sequence[Gain]:
+    """Return the gains predicted when the switch between two segments was asked for."""
     for event in reversed(events):
         if (
             event.get("kind") == "prediction"

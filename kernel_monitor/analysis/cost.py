@@ -1,4 +1,4 @@
-"""What a session costs at a price per hour, and what it would take to feed its loop.
+"""The cost of a session at a price per hour, and the cores that it would take to feed its loop.
 
 Cost per step = price per hour / 3600 × seconds per step, as in the published comparison of machines with and without
 CPU machines beside them: saved step time saves the same share of the cost, at the same price.
@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from ..errors import MonitorError
 from ..store import Rows, Snapshot
 from . import advice
-from .decision import Decision, cpu_per_image, rate_without_wait
+from .advice import Decision, cpu_per_image, rate_without_wait
 from .frames import usable_cores
 from .job_figures import ranks_by_job, throughput
-from .loops import FEWEST_STEPS, trained
+from .loops import FEWEST_STEPS, training_segments
 from .results import Cost, EpochCount, Feeding, Segment
 
 
@@ -30,12 +30,12 @@ def cost_per_step(per_hour: float, step_s: float) -> float:
 
 
 def node_price(snapshot: Snapshot) -> float | None:
-    """The session's price of an hour of a CPU machine; None where it has none, or a recording holds no number."""
+    """Return the session's price of an hour of a CPU machine; None without one, or if a recording holds no number."""
     return number(snapshot.facts.get("node_price"))
 
 
 def number(value: object) -> float | None:
-    """A finite number of a session's facts, which may hold anything; None for all else."""
+    """Return a finite number of a session's facts, which may hold anything; None for all else."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value)
@@ -85,10 +85,10 @@ def feeding(
     """Return how many cores this loop would need, of the newest segment that can tell, and the next thing to do.
 
     Cores needed = CPU seconds per image × images/s if the loop never waited. A loop that stands beside another
-    (`loops.beside`) tells nothing. `segments` are in the order of time, `decisions` by their keys; the advice is on
+    (`loops.secondary`) tells nothing. `segments` are in the order of time, `decisions` by their keys; the advice is on
     `stands`, which stands for the session. None without a loader's deliveries; replayed batches are none.
     """
-    real = [segment for segment in trained(segments) if not segment.synthetic and segment.steps > 0]
+    real = [segment for segment in training_segments(segments) if not segment.synthetic and segment.steps > 0]
     if not real:
         return None
     enough = [segment for segment in real if segment.steps >= FEWEST_STEPS] or real
@@ -99,13 +99,13 @@ def feeding(
     return Feeding(chosen.key, each, each * could, usable_cores(snapshot.schema), advised)
 
 
-# ---- What a job of several ranks costs: each host of its ranks is a machine at the price of this one.
+# ---- The cost of a job of several ranks: each host of its ranks is a machine at the price of this one.
 
 
 def job_costs(rows: Rows, price: float, currency: str) -> tuple[Cost, ...]:
     """Return what each job cost per step of all its ranks and per 1,000 images, at a price of an hour of one machine.
 
-    Jobs of one rank, and those with too few steps (`scaling.throughput`), are left out. Per epoch is NaN: how long the
+    Jobs of one rank, and those with too few steps (`throughput`), are left out. Per epoch is NaN: how long the
     epochs of ranks are is not known here.
     """
     found = []

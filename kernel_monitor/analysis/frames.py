@@ -13,20 +13,20 @@ import numpy.typing as npt
 from ..steps.measured_step import PROFILED, WARM_UP
 from ..store import Rows, Schema, Snapshot, StepTable
 
-# ---- Which steps count: the one place that decides it, for verdicts, segments, rules, *Diagnose* and comparisons.
+# ---- The steps that count: decided here alone, for verdicts, segments, rules, *Diagnose* and comparisons.
 
 PAUSE_S = 3.0
 _PAUSE_STEPS = 5.0
 
 
 def flagged(steps: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """bool[n], which steps are of warm-up or were profiled."""
+    """Return bool[n]: whether each step is a warm-up step or was profiled."""
     found: npt.NDArray[np.bool_] = (steps["flags"] & (WARM_UP | PROFILED)) != 0
     return found
 
 
 def counted(steps: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """bool[n], which of the `STEP`[n] of one loop count: of one loader, and of one segment where there are several."""
+    """Return bool[n]: whether each of the `STEP`[n] counts; they are one loader's, and of a single segment."""
     whole = steps["step"].astype(np.float64)
     used: npt.NDArray[np.bool_] = ~flagged(steps) & (whole > 0)
     if used.any():
@@ -35,17 +35,17 @@ def counted(steps: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     return used
 
 
-# ---- What this process may use of the machine, as the sampler found it: cores, a quota, a limit of memory.
+# ---- The limits of this process on the machine, as the sampler found them: cores, a quota, a limit of memory.
 
 
 def allowed_cores(schema: Schema) -> frozenset[int]:
-    """The cores of the schema that this process may use; all of them where nothing is known of a limit."""
+    """Return the cores of the schema that this process may use; all of them where nothing is known of a limit."""
     limited = (schema.host.get("limits") or {}).get("cpus")
     return frozenset(schema.cpus if limited is None else set(schema.cpus).intersection(int(core) for core in limited))
 
 
 def limits_note(schema: Schema) -> str | None:
-    """Return what share of the cores that is, in words; None when it is all of them."""
+    """Return the cores that this process may use, in words; None if it may use all."""
     total, allowed = len(schema.cpus), len(allowed_cores(schema))
     quota = (schema.host.get("limits") or {}).get("cpu_quota")
     parts = [f"this process may use {allowed} of {total} cores"] if allowed < total else []
@@ -55,7 +55,7 @@ def limits_note(schema: Schema) -> str | None:
 
 
 def memory_note(schema: Schema) -> str | None:
-    """Return what 100 % of memory is, in words."""
+    """Return the sizes that 100 % of memory stand for, in words."""
     total = schema.host.get("memory_total")
     limit = (schema.host.get("limits") or {}).get("memory")
     parts = [f"host {float(total) / 1e9:,.1f} GB"] if total else []
@@ -85,7 +85,7 @@ P = ParamSpec("P")
 Found = TypeVar("Found")
 
 
-def kept(method: Callable[Concatenate[Frames, P], Found]) -> Callable[Concatenate[Frames, P], Found]:
+def cached_answer(method: Callable[Concatenate[Frames, P], Found]) -> Callable[Concatenate[Frames, P], Found]:
     """Keep each answer of a method for as long as its frames live."""
 
     @wraps(method)
@@ -124,9 +124,9 @@ class Frames:
         self.all_steps = steps  # of all loaders, of this time
         self.answers: dict[Any, Any] = {}
 
-    @kept
+    @cached_answer
     def series(self, name: str) -> Floats:
-        """One column; all NaN where there is no such series."""
+        """Return one column, float64[rows]; all NaN where there is no such series."""
         column = self.schema.columns.get(name)
         return np.full(len(self.time), np.nan) if column is None else self.values[:, column].astype(np.float64)
 
@@ -143,58 +143,58 @@ class Frames:
         columns = self.schema.columns
         return tuple(core for core in sorted(allowed_cores(self.schema)) if f"cpu/{core}/busy" in columns)
 
-    @kept
+    @cached_answer
     def parts(self, kind: Literal["cpu", "gpu"], part: str) -> npt.NDArray[np.float32]:
-        """float32[rows, n], of each of those cores or of the GPUs in use: `busy`, `utilisation`, `memory`, …"""
+        """Return float32[rows, n]: a metric (`busy`, `utilisation`, `memory`, …) of each of `cores` or of `gpus`."""
         columns = self.schema.columns
         names = [f"{kind}/{number}/{part}" for number in (self.cores if kind == "cpu" else self.gpus)]
         if all(name in columns for name in names):
             return self.values[:, [columns[name] for name in names]]
         return np.stack([self.series(name) for name in names], axis=1).astype(np.float32)
 
-    @kept
+    @cached_answer
     def mean(self, kind: Literal["cpu", "gpu"], part: str) -> Floats:
-        """The mean of `parts` in each row."""
+        """Return the mean of `parts` in each row."""
         return _mean(self.parts(kind, part))
 
     @property
     def cpu(self) -> Floats:
-        """%, mean of those cores."""
+        """The mean load of `cores`, in %."""
         return self.mean("cpu", "busy")
 
     @cached_property
     def load(self) -> Floats:
-        """%, of the CPU time that this process may take: of its quota where that binds, else as `cpu`."""
+        """The load in % of the CPU time that this process may take: of its quota where that binds, else as `cpu`."""
         found: Floats = np.fmax(self.cpu, self.series("container/cpu"))
         return found
 
     def fresh(self, group: str) -> npt.NDArray[np.bool_]:
-        """Rows that hold a new reading of a group that is read more rarely than rows are taken."""
+        """Return rows that hold a new reading of a group that is read more rarely than rows are taken."""
         age = self.series(f"sample/{group}/age")
         found: npt.NDArray[np.bool_] = ~(age >= self.window)  # NaN: the reading is not known to be old
         return found
 
     def samples(self, loader: str | None) -> Floats:
-        """Samples that a loader delivered in each row; 0 where it delivered none."""
+        """Return samples that a loader delivered in each row; 0 where it delivered none."""
         images = self.series(f"loader/{loader}/images")
         found: Floats = np.where(np.isfinite(images), images, 0.0) * self.window
         return found
 
     def steps(self, loader: str, start: float = -np.inf, end: float = np.inf) -> Steps:
-        """The steps of a loader that ended in `(start, end]`."""
+        """Return the steps of a loader that ended in `(start, end]`."""
         own, ends = self._own_steps(loader)
         low, high = np.searchsorted(ends, [start, end], side="right")
         found: Steps = own[low:high]
         return found
 
-    @kept
+    @cached_answer
     def _own_steps(self, loader: str) -> tuple[Steps, Floats]:
         own = self.all_steps.of(loader)
         return own, own["end"].copy()  # contiguous, which a search reads faster
 
-    @kept
-    def of(self, loader: str, start: float = -np.inf, end: float = np.inf) -> Places:
-        """Rows in `(start, end]` in which a loader was delivering, none of them of a step that does not count."""
+    @cached_answer
+    def delivery_rows(self, loader: str, start: float = -np.inf, end: float = np.inf) -> Places:
+        """Return the places of the rows in `(start, end]` in which a loader delivered steps that count."""
         low, high = np.searchsorted(self.time, [start, end], side="right")
         part = slice(low, high)
         time, window = self.time[part], self.window[part]
@@ -245,7 +245,7 @@ def _in_use(
 
 
 def _in_steps(steps: Steps, time: Floats, window: Floats) -> npt.NDArray[np.bool_]:
-    """Which rows (at `time`, of the `window` before it, s) share some of their time with one of a loader's steps."""
+    """Return which rows (at `time`, each of the `window` before it, s) overlap with one of a loader's steps."""
     place = np.searchsorted(steps["end"], time - window, side="right")
     step = steps[place.clip(max=len(steps) - 1)]
     found: npt.NDArray[np.bool_] = (place < len(steps)) & (step["end"] - step["step"] < time)
@@ -253,13 +253,13 @@ def _in_steps(steps: Steps, time: Floats, window: Floats) -> npt.NDArray[np.bool
 
 
 def loader_names(snapshot: Snapshot) -> dict[str, str]:
-    """The loaders' names by their ids."""
+    """Return the loaders' names by their ids."""
     names = {info.id: info.name for info in snapshot.schema.loaders}
     return names | {str(state["id"]): str(state["name"]) for state in snapshot.loaders}
 
 
 def _mean(values: npt.NDArray[np.float32]) -> Floats:
-    """The mean of each row's present values; NaN where there is none."""
+    """Return the mean of each row's present values; NaN where there is none."""
     present = np.isfinite(values)
     counts = present.sum(axis=1)
     sums = np.where(present, values, 0.0).sum(axis=1, dtype=np.float64)

@@ -1,6 +1,6 @@
-"""What a change would save of the step time, or has saved. See docs/verdict.md.
+"""The share of the step time that a change would save, or saved. See docs/verdict.md.
 
-What *Diagnose* or a switch measured (`tried`) is better than anything reckoned from what was measured before (`gains`).
+A measurement by *Diagnose* or a switch (`measured_gains`) is better than a prediction (`gains`).
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..store import Schema
-from ..store.steps import StepTable
+from ..store.snapshot import StepTable
 from .frames import Floats, counted, usable_cores
 from .results import Gain, Segment
 from .segments import REPLAYS, Part, parts, switches
-from .step_times import BLOCK_STEPS, BLOCKS, Share, Timings, block_steps, shares, student
+from .step_times import BLOCK_STEPS, BLOCKS, Share, Timings, block_steps, shares, student_t
 
 SATURATED = 0.85  # from this share of the usable cores on, loading and training take processor time from each other
 _CALIBRATION_SPREAD = 0.09
-"""How far the processor time of an engine in the loop may be from that on some files beside it, either way."""
+"""The share by which an engine's processor time in the loop may differ from that on some files beside it."""
 _STEP_SPREAD = 0.04
-"""How far the step may be off besides, either way, as a share of the present one: what is not measured, and noise."""
+"""The share of the present step by which a predicted step may be off besides, either way, by noise and other causes."""
 COMPUTES = 0.5  # of its time: a worker that takes less of the processor waits for files rather than compute
 WAITS = 0.10  # share of the step: `verdict.THRESHOLDS` has the same for an input-bound loop
 _FEW_STEPS = 10
@@ -52,8 +52,8 @@ class ExpectedGains(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Pace:
-    """The mean step of an engine in the loop, s, how far it varies, and of how many steps.
+class _EngineStep:
+    """The mean step (s) of an engine in the loop, its spread, and the number of steps.
 
     `low` and `high` are its 95 % interval on one side of a switch, or, of *Diagnose*, the time per sample (s) at the
     quartiles of the rate: only ratios of them are used.
@@ -67,18 +67,18 @@ class _Pace:
 
 
 @dataclass(frozen=True)
-class Pair:
-    """Both sides of a switch of one loader: `asked` ends the one, `first` (session s) begins the other."""
+class SwitchPair:
+    """Both sides of a switch of one loader: `requested` (session s) ends the first side, `first` begins the second."""
 
     loader: str
-    asked: float
+    requested: float
     first: float
-    before: _Pace
-    after: _Pace
+    before: _EngineStep
+    after: _EngineStep
 
 
 def resources(segment: Segment, schema: Schema, steps: int) -> Resources:
-    """From a segment's figures; `steps`: all that ended in its seconds."""
+    """Return a segment's resources, from its figures and the number of all `steps` that ended in it."""
     workers, both = segment.workers_cpu_seconds, segment.cpu_seconds
     none = math.isnan(workers) and segment.knobs.get("workers", -1) == 0
     each = max(1, steps)
@@ -88,9 +88,9 @@ def resources(segment: Segment, schema: Schema, steps: int) -> Resources:
 
 
 def gains(
-    segment: Segment, timings: Timings, given: Resources, state: Mapping[str, Any], known: Sequence[Gain] = ()
+    segment: Segment, timings: Timings, used: Resources, state: Mapping[str, Any], known: Sequence[Gain] = ()
 ) -> ExpectedGains:
-    """Return what to expect of changes of an input-bound segment that had and took what is `given`.
+    """Return the gains to expect of changes of an input-bound segment that used these `resources`.
 
     `state` is the loader's: its `backends`, and in `calibration` what engines took of the processor for some of its
     files (`loaders.calibration.CalibrationState`). `known` was measured in the loop and stands in place of predictions.
@@ -98,7 +98,7 @@ def gains(
     if len(timings) < _FEW_STEPS or segment.synthetic:
         return ExpectedGains()
     wait = shares(timings, block_steps(segment)).wait
-    found = [_no_wait(wait, timings, given)]
+    found = [_no_wait(wait, timings, used)]
     unknown = []
     measured = {one.action: one for one in known}
     for backend in state.get("backends") or []:
@@ -106,7 +106,7 @@ def gains(
         if name in (segment.backend, "synthetic") or not backend.get("available") or backend.get("confirm"):
             continue
         calibration = (state.get("calibration") or {}).get(name) or {}
-        gain = measured.get(name) or _engine(name, calibration, segment, wait.value, timings, given)
+        gain = measured.get(name) or _engine(name, calibration, segment, wait.value, timings, used)
         if isinstance(gain, Gain):
             found.append(gain)
         else:
@@ -114,12 +114,12 @@ def gains(
     return ExpectedGains(tuple(sorted(found, key=lambda one: one.high + one.low, reverse=True)), tuple(unknown))
 
 
-def _no_wait(wait: Share, timings: Timings, given: Resources) -> Gain:
-    """Nothing left to wait for: the wait at least; on shared cores, what loading took from training besides."""
+def _no_wait(wait: Share, timings: Timings, used: Resources) -> Gain:
+    """Return the gain if nothing were waited for: the wait; on shared cores at most what loading took, too."""
     low, high, step = wait.low, wait.high, timings.mean
     basis = f"from the share of the step that is waiting for data, over {timings.steps:,} steps"
-    if not timings.on_device and _saturated(given, step) and given.kernel_s < step:
-        alone = 1 - given.kernel_s / step
+    if not timings.on_device and _saturated(used, step) and used.kernel_s < step:
+        alone = 1 - used.kernel_s / step
         if alone > high:
             high = alone
             basis += "; at most, if loading took no processor time from training"
@@ -127,9 +127,9 @@ def _no_wait(wait: Share, timings: Timings, given: Resources) -> Gain:
 
 
 def _engine(
-    name: str, calibration: Mapping[str, Any], segment: Segment, wait: float, timings: Timings, given: Resources
+    name: str, calibration: Mapping[str, Any], segment: Segment, wait: float, timings: Timings, used: Resources
 ) -> Gain | str:
-    """The gain of another engine, or why it is not known."""
+    """Return the gain of another engine, or the reason why it is not known."""
     if name == "dali-gpu":
         return "how much of this GPU decoding takes was not measured"
     if name == "ray":
@@ -137,11 +137,11 @@ def _engine(
     if segment.backend != "torchvision":
         return f"the processor time of {segment.backend} cannot be separated from the training's own"
     step = timings.mean
-    if not math.isfinite(given.workers_s + given.kernel_s) or given.workers_s <= 0:
+    if not math.isfinite(used.workers_s + used.kernel_s) or used.workers_s <= 0:
         return "the processor time of the workers was not measured"
     workers = max(1, segment.knobs.get("workers", 1))
     # Where the loop does not wait, workers wait for the loop.
-    if wait >= WAITS and given.workers_s / (workers * step) < COMPUTES and not _saturated(given, step):
+    if wait >= WAITS and used.workers_s / (workers * step) < COMPUTES and not _saturated(used, step):
         return "the workers wait for files rather than compute"
     if calibration.get("state") == "running":
         return f"it is being tried on {calibration['files']} of your files"
@@ -151,36 +151,36 @@ def _engine(
     loading = seconds * segment.samples / segment.batches
     spread = math.hypot(_CALIBRATION_SPREAD, error / seconds)
     threads = segment.knobs.get("threads") or workers
-    own = given.kernel_s + given.workers_s
+    own = used.kernel_s + used.workers_s
     # Work is conserved; what others take of the cores they go on taking.
-    others = max(0.0, (given.busy if math.isfinite(given.busy) else 0.0) - own / (given.cores * step))
-    cores = max(own / step, given.cores * (1 - others))
+    others = max(0.0, (used.busy if math.isfinite(used.busy) else 0.0) - own / (used.cores * step))
+    cores = max(own / step, used.cores * (1 - others))
     alone = step * (1 - wait)
-    shared = _saturated(given, step) and not timings.on_device
-    least = min(alone, given.kernel_s) if shared else alone
-    best = _bound(least, given, loading * (1 - spread), threads, cores)
-    worst = _bound(alone, given, loading * (1 + spread), threads, min(cores, own / step))
+    shared = _saturated(used, step) and not timings.on_device
+    least = min(alone, used.kernel_s) if shared else alone
+    best = _bound(least, used, loading * (1 - spread), threads, cores)
+    worst = _bound(alone, used, loading * (1 + spread), threads, min(cores, own / step))
     low, high = 1 - worst / step - _STEP_SPREAD, 1 - best / step + _STEP_SPREAD
     basis = (
         f"measured on {calibration['files']} of your files: {1e3 * loading:,.0f} ms of processor time a step with "
-        f"{name}, where loading takes {1e3 * given.workers_s:,.0f} ms now and training {1e3 * given.kernel_s:,.0f} ms, "
-        f"on {given.cores:g} cores"
+        f"{name}, where loading takes {1e3 * used.workers_s:,.0f} ms now and training {1e3 * used.kernel_s:,.0f} ms, "
+        f"on {used.cores:g} cores"
     )
     return Gain(name, low, high, basis=basis)
 
 
-def _bound(alone: float, given: Resources, loading: float, threads: float, cores: float) -> float:
-    """The step time, s, if cores are never idle: the training alone, the loading alone, or both together."""
-    return max(alone, loading / min(threads, cores), (given.kernel_s + loading) / cores)
+def _bound(alone: float, used: Resources, loading: float, threads: float, cores: float) -> float:
+    """Return the step time, s, if cores are never idle: the training alone, the loading alone, or both together."""
+    return max(alone, loading / min(threads, cores), (used.kernel_s + loading) / cores)
 
 
-def _saturated(given: Resources, step: float) -> bool:
-    taken = (given.kernel_s + given.workers_s) / (given.cores * step)
-    return max(taken, given.busy if math.isfinite(given.busy) else 0.0) >= SATURATED
+def _saturated(used: Resources, step: float) -> bool:
+    taken = (used.kernel_s + used.workers_s) / (used.cores * step)
+    return max(taken, used.busy if math.isfinite(used.busy) else 0.0) >= SATURATED
 
 
-def pairs(steps: StepTable, events: Sequence[Event]) -> tuple[Pair, ...]:
-    """The switches of a session between real engines that have enough steps on both sides, in the order of time.
+def switch_pairs(steps: StepTable, events: Sequence[Event]) -> tuple[SwitchPair, ...]:
+    """Return the switches of a session between real engines that have enough steps on both sides, in the order of time.
 
     The two sides are those of `segments.parts`, as everywhere; a replayed side, or one of few steps, has no pair.
     """
@@ -191,13 +191,13 @@ def pairs(steps: StepTable, events: Sequence[Event]) -> tuple[Pair, ...]:
         cut = parts(loader, events, ends, several=len(steps.loaders) > 1, state={})
         for before, after in pairwise(cut):
             if after.began_by == "switch" and REPLAYS not in (before.backend, after.backend):
-                sides = [_pace(side, own, ends) for side in (before, after)]
+                sides = [_engine_step(side, own, ends) for side in (before, after)]
                 if sides[0] is not None and sides[1] is not None:
-                    found.append(Pair(loader, before.end, after.start, sides[0], sides[1]))
+                    found.append(SwitchPair(loader, before.end, after.start, sides[0], sides[1]))
     return tuple(sorted(found, key=lambda one: one.first))
 
 
-def _pace(part: Part, own: Any, ends: Floats) -> _Pace | None:
+def _engine_step(part: Part, own: Any, ends: Floats) -> _EngineStep | None:
     low, high = np.searchsorted(ends, [part.start, part.end], side="right")
     rows = own[low:high]
     step = rows["step"][counted(rows)].astype(np.float64)
@@ -206,12 +206,14 @@ def _pace(part: Part, own: Any, ends: Floats) -> _Pace | None:
     count = min(BLOCKS, len(step) // BLOCK_STEPS)
     mean = float(step.mean())
     means = [float(block.mean()) for block in np.array_split(step, count)]
-    half = student(count) * float(np.std(means, ddof=1)) / math.sqrt(count)
-    return _Pace(part.backend, mean, max(mean - half, 0.1 * mean), mean + half, len(step))
+    half = student_t(count) * float(np.std(means, ddof=1)) / math.sqrt(count)
+    return _EngineStep(part.backend, mean, max(mean - half, 0.1 * mean), mean + half, len(step))
 
 
-def tried(events: Sequence[Event], segment: Segment, switched: Sequence[Pair], until: float) -> tuple[Gain, ...]:
-    """Return what other engines would save of this segment's steps, of each by the newest measure in its loop.
+def measured_gains(
+    events: Sequence[Event], segment: Segment, switched: Sequence[SwitchPair], until: float
+) -> tuple[Gain, ...]:
+    """Return the gains of other engines over this segment's, each by its newest measurement in this loop.
 
     `events` are in the order of time; what came after `until` (session s) is not known yet. There are no gains where
     the loop was changed since they were measured, or the segment's own engine was not. `low` and `high` are the
@@ -227,7 +229,7 @@ def tried(events: Sequence[Event], segment: Segment, switched: Sequence[Pair], u
     found = {} if newest is None else _compared(_diagnosed(newest, changed), segment.backend, "Diagnose")
     diagnosed_at = -math.inf if newest is None else float(newest["time"])
     for pair in switched:
-        if pair.loader != segment.loader or pair.asked <= changed or pair.first > until:
+        if pair.loader != segment.loader or pair.requested <= changed or pair.first > until:
             continue
         sides = {side.backend: side for side in (pair.before, pair.after)}
         for name, gain in _compared(sides, segment.backend, "switch").items():
@@ -236,23 +238,23 @@ def tried(events: Sequence[Event], segment: Segment, switched: Sequence[Pair], u
     return tuple(found.values())
 
 
-def _diagnosed(event: Event, changed: float) -> dict[str, _Pace]:
-    """The engines that a diagnosis measured; none where the loop was changed after it began."""
+def _diagnosed(event: Event, changed: float) -> dict[str, _EngineStep]:
+    """Return the engines that a diagnosis measured; none where the loop was changed after it began."""
     result = event.get("result") or {}
     began = result.get("began")
-    paces: dict[str, _Pace] = {}
+    paces: dict[str, _EngineStep] = {}
     if changed > (float(event["time"]) if began is None else float(began)):
         return paces
     for run in result.get("runs") or ():
         step, low, high, steps = figures = [run.get(name) for name in ("step", "rate_low", "rate_high", "steps")]
         if run.get("problem") is None and all(isinstance(one, int | float) and one > 0 for one in figures):
             name = str(run.get("backend"))
-            paces[name] = _Pace(name, step / 1e3, 1 / high, 1 / low, steps)
+            paces[name] = _EngineStep(name, step / 1e3, 1 / high, 1 / low, steps)
     return paces
 
 
-def _compared(paces: Mapping[str, _Pace], engine: str, by: str) -> dict[str, Gain]:
-    """Return what each of the others saves against `engine`, as `by` (`Diagnose` or `switch`) measured it."""
+def _compared(paces: Mapping[str, _EngineStep], engine: str, by: str) -> dict[str, Gain]:
+    """Return the gain of each other engine over `engine`, as `by` (`Diagnose` or `switch`) measured it."""
     own, found = paces.get(engine), {}
     for name, other in paces.items():
         if own is None or name in (engine, REPLAYS):

@@ -16,11 +16,11 @@ from ..errors import SessionError
 from ..rank import Rank, jobs_of
 from ..store import Rows, Snapshot
 from .frames import Frames
-from .loops import trained
+from .loops import training_segments
 from .segments import segments
 from .slow_rank import CAUSE_WORDS, OWN, TOGETHER, SlowRank, slow_rank
 
-# ---- What the ranks of a session did: their mean steps and phases, images/s over all of them, and who was slow.
+# ---- The figures of each rank: mean steps and phases, images/s over all ranks, and the slow rank.
 
 PARTS = (
     "step",
@@ -39,7 +39,7 @@ PARTS = (
 
 @dataclass(frozen=True)
 class RankFigures:
-    """One rank over the whole session."""
+    """The figures of one rank over the whole session."""
 
     rank: Rank
     means: dict[str, float]  # over time, by the part of the series' names; what was not measured is left out
@@ -49,7 +49,7 @@ class RankFigures:
 
 @dataclass(frozen=True)
 class _JobFigures:
-    """One job over the whole session."""
+    """The figures of one job over the whole session."""
 
     job: int
     ranks: tuple[RankFigures, ...]
@@ -58,7 +58,7 @@ class _JobFigures:
 
 
 def job_figures(snapshot: Snapshot) -> tuple[_JobFigures, ...]:
-    """The jobs that have ranks which sent their steps, by their numbers."""
+    """Return the jobs that have ranks which sent their steps, by their numbers."""
     frames = Frames(snapshot)
     slow: dict[str, Counter[str]] = {}
     for event in snapshot.events:
@@ -93,8 +93,8 @@ def _slowest(frames: Frames, ranks: Sequence[Rank]) -> SlowRank | None:
     return slow_rank(frames, ranks, float(times[0]) - 1e-6, float(times[-1])) if len(times) > 1 else None
 
 
-def compared(a: Snapshot, b: Snapshot) -> list[str]:
-    """A sentence for each job of two sessions: images/s over all ranks, and what the slowest rank costs.
+def job_comparisons(a: Snapshot, b: Snapshot) -> list[str]:
+    """Return a sentence for each job of two sessions: images/s over all ranks, and what the slowest rank costs.
 
     Jobs are paired by their place; those of one session alone are named as such.
     """
@@ -114,7 +114,7 @@ def compared(a: Snapshot, b: Snapshot) -> list[str]:
 
 
 def plain(jobs: Sequence[_JobFigures]) -> list[dict[str, Any]]:
-    """The jobs as JSON has them."""
+    """Return the jobs as JSON has them."""
     return [
         {
             "job": job.job,
@@ -145,7 +145,7 @@ def _loss(job: _JobFigures) -> str:
     return f"{slow.rank.number}, {slow.lost:,.1f} ms of a step of {slow.step:,.1f} ms, as {CAUSE_WORDS[slow.cause]}"
 
 
-def in_words(jobs: Sequence[_JobFigures]) -> str:
+def jobs_text(jobs: Sequence[_JobFigures]) -> str:
     """Return a sentence on each job: its images/s, how long its ranks waited for data, and the slow one."""
     found = []
     for job in jobs:
@@ -164,7 +164,7 @@ PHASES = ("wait", "copy", "forward", "backward", "optimizer")
 
 
 def job_phases(ranks: Sequence[Rank], values: Mapping[str, float], slow: Mapping[int, SlowRank]) -> dict[str, float]:
-    """Values of `ranks.rank.job_series` in ms; what was not measured is left out, `other` is the rest of the step.
+    """Return values of `ranks.rank.job_series` in ms, as far as they were measured; `other` is the rest of the step.
 
     Args:
         ranks: all that have series.
@@ -188,7 +188,7 @@ def job_phases(ranks: Sequence[Rank], values: Mapping[str, float], slow: Mapping
 
 
 def _totals(ranks: Sequence[Rank], values: Mapping[str, float]) -> dict[str, float]:
-    """Images per second of all ranks, means of their steps and waits (ms), as far as each is known."""
+    """Return the images/s of all ranks and the means of their steps and waits (ms), as far as each is known."""
     known = {
         part: [values[name] for rank in ranks if (name := f"rank/{rank.id}/{part}") in values]
         for part in ("images", "step", "wait")
@@ -198,7 +198,7 @@ def _totals(ranks: Sequence[Rank], values: Mapping[str, float]) -> dict[str, flo
 
 
 def _own(ranks: Sequence[Rank], values: Mapping[str, float]) -> list[float]:
-    """The time of each rank's own per step (ms), as `slow_rank` has it."""
+    """Return the time of each rank's own per step (ms), as `slow_rank` has it."""
     steps = [values[f"rank/{rank.id}/step"] for rank in ranks]
     if max(steps) - min(steps) > max(TOGETHER * median(steps), 1.0):
         return steps
@@ -233,7 +233,7 @@ class Throughput:
 
     @property
     def words(self) -> str:
-        """Rate and counts, for people."""
+        """The rate with its counts, for people."""
         steps = f"{self.steps:,} steps" + (" of each" if self.ranks > 1 else "")
         return f"{self.rate:,.1f} images/s (about {self.images:,} samples in {steps}, {self.seconds:,.0f} s)"
 
@@ -254,12 +254,12 @@ class Scaling:
 
     @property
     def efficiency(self) -> float:
-        """1: each rank delivers as much as one does alone."""
+        """The rate of a rank beside that of one rank alone; 1 if they are equal."""
         return self.together.rate / (self.together.ranks * self.alone.rate)
 
     @property
     def sentence(self) -> str:
-        """Both rates with their counts, and the efficiency."""
+        """A sentence with both rates, their counts, and the efficiency."""
         text = (
             f"Job {self.job} delivers {self.together.words} with {self.together.ranks} ranks, one rank alone"
             f"{self.where} {self.alone.words}: scaling efficiency {100 * self.efficiency:.0f} %."
@@ -274,7 +274,7 @@ class Scaling:
 
 
 def throughput(rows: Rows, ranks: Sequence[Rank]) -> Throughput | None:
-    """Return what ranks of one job delivered while all of them stepped; None where that is too little."""
+    """Return the throughput of ranks of one job while all of them stepped; None where that is too little."""
     frames = Frames(rows)
     if not ranks:
         return None
@@ -293,7 +293,7 @@ def throughput(rows: Rows, ranks: Sequence[Rank]) -> Throughput | None:
 
 
 def ranks_by_job(rows: Rows) -> dict[int, list[Rank]]:
-    """The ranks that sent steps, by their job's number, the oldest job first."""
+    """Return the ranks that sent steps, by their job's number, the oldest job first."""
     found: dict[int, list[Rank]] = {}
     for rank in sorted(rows.schema.ranks, key=lambda rank: (rank.job, rank.number)):
         if rank.steps:
@@ -301,8 +301,8 @@ def ranks_by_job(rows: Rows) -> dict[int, list[Rank]]:
     return found
 
 
-def alone(rows: Rows) -> Throughput | None:
-    """One rank alone: the newest job of one rank; else the loop of the session's own process, if that was alone."""
+def throughput_alone(rows: Rows) -> Throughput | None:
+    """Return the throughput of one rank alone: of the newest job of one rank, else of the session's own process."""
     singles = [ranks for ranks in ranks_by_job(rows).values() if len(ranks) == 1 and ranks[0].world in (1, None)]
     for ranks in reversed(singles):
         found = throughput(rows, ranks)
@@ -310,7 +310,7 @@ def alone(rows: Rows) -> Throughput | None:
             return found
     if not isinstance(rows, Snapshot) or rows.facts.get("world_size") not in (None, 1):
         return None
-    real = [each for each in trained(segments(rows)) if not each.synthetic and each.steps >= FEWEST_STEPS]
+    real = [each for each in training_segments(segments(rows)) if not each.synthetic and each.steps >= FEWEST_STEPS]
     if not real or not real[-1].rate > 0:
         return None
     newest = real[-1]
@@ -319,7 +319,7 @@ def alone(rows: Rows) -> Throughput | None:
 
 
 def scaling(rows: Rows, job: int | None = None, other: Rows | None = None, where: str = "") -> Scaling:
-    """The scaling of a job.
+    """Return the scaling of a job.
 
     Args:
         rows: with the job.
@@ -338,13 +338,13 @@ def scaling(rows: Rows, job: int | None = None, other: Rows | None = None, where
             if job is not None
             else "No job of several ranks has sent its steps here: start one from this notebook, or see %monitor join."
         )
-    together, single = throughput(rows, several[number]), alone(rows if other is None else other)
+    together, single = throughput(rows, several[number]), throughput_alone(rows if other is None else other)
     if together is None:
         raise SessionError(f"Job {number} has too few steps yet: {FEWEST_STEPS} of each rank are needed, after 2 s.")
     if single is None:
         raise SessionError(
-            f"One rank alone was not measured{where}, or for less than {FEWEST_STEPS} steps after {_WARM_UP_S:.0f} s: "
-            f"%monitor alone {number} runs it once the job has ended, for longer with --seconds; or name a session "
-            f"that has one, monitor.scaling({number}, alone=SESSION)."
+            f"One rank alone was not measured{where} over {FEWEST_STEPS} steps after {_WARM_UP_S:.0f} s of warm-up. "
+            f"When the job has ended, %monitor alone {number} measures it (--seconds: for longer). Or name a session "
+            f"that measured it: monitor.scaling({number}, alone=SESSION)."
         )
     return Scaling(number, together, single, where)

@@ -10,17 +10,15 @@ from typing import Any
 import numpy as np
 
 from ..store import Rows, Snapshot
-from ..store.steps import StepTable
+from ..store.snapshot import StepTable
 from .advice import offer
-from .decision import WATCHED
 from .frames import IDLE_S, Frames
-from .gains import Pair, pairs, tried
-from .loops import aside as beside_others
-from .loops import beside_training
+from .gains import SwitchPair, measured_gains, switch_pairs
+from .loops import secondary_loaders, secondary_reason
 from .results import Segment, plain
 from .rules import evaluate, warnings
-from .segments import Part, figures, first, known_knobs, segments, settled
-from .verdict import KINDS, THRESHOLDS, advised, judge, past
+from .segments import WATCHED, Part, change_time, figures, known_knobs, segments, settle_time
+from .verdict import KINDS, THRESHOLDS, judge, past, with_advice
 
 # ---- The verdict on the segment under way (`live_verdict`): cheap enough for every two seconds of a training loop.
 
@@ -38,11 +36,11 @@ def live_verdict(
     last: Mapping[str, Any] | None = None,
     *,
     loader: str | None = None,
-    switched: Sequence[Pair] | None = None,
-    aside: Collection[str] | None = None,
+    switched: Sequence[SwitchPair] | None = None,
+    secondary_ids: Collection[str] | None = None,
     over: bool = False,
 ) -> dict[str, Any] | None:
-    """The verdict on the loop under way, as JSON of `Verdict` with `loader` (its loader's id) and `over`.
+    """Return the verdict on the loop under way, as JSON of `Verdict` with `loader` (its loader's id) and `over`.
 
     It is on the loader that delivered last; where that stands beside another loop, on the last one that does not. What
     is said rests on the last minute; where the segment is longer, the sentence names that window. `offer` is the switch
@@ -55,13 +53,13 @@ def live_verdict(
         last: what was returned last time: its kind is kept while the loop is near a threshold.
         loader: the id of the one to judge, whenever it delivered last.
         switched: what switches of the session measured; those of these steps if left out.
-        aside: ids of the loaders whose loops stand beside another one; by these steps if left out.
+        secondary_ids: ids of the loaders whose loops stand beside another one; by these steps if left out.
         over: `loader`'s loop has ended: it is judged by all steps of its last segment, and in the past tense.
     """
     if not len(rows.time):
         return None
-    aside = beside_others(steps) if aside is None else aside
-    newest = _newest(steps, rows, loader, aside)
+    secondary_ids = secondary_loaders(steps) if secondary_ids is None else secondary_ids
+    newest = _newest(steps, rows, loader, secondary_ids)
     if newest is None:
         return None
     loader, ended = newest
@@ -69,9 +67,11 @@ def live_verdict(
     with np.errstate(all="ignore"):
         longest = (math.inf, len(steps)) if over else (LONGEST_S, MOST_STEPS)
         frames, segment, began = _under_way(rows, steps, events, state, loader, ended, longest)
-        known = tried(events, segment, pairs(steps, events) if switched is None else switched, segment.end)
+        known = measured_gains(
+            events, segment, switch_pairs(steps, events) if switched is None else switched, segment.end
+        )
         found = judge(frames, segment, state, _limits(last, loader, segment), known)
-        found, decision = advised(frames, segment, found, state, _withheld(loader, aside, steps, loaders))
+        found, decision = with_advice(frames, segment, found, state, _withheld(loader, secondary_ids, steps, loaders))
         offered = offer(decision, state)
     sentence = found.sentence
     if over:
@@ -82,18 +82,18 @@ def live_verdict(
 
 
 def _withheld(
-    loader: str, aside: Collection[str], steps: StepTable, loaders: Sequence[Mapping[str, Any]]
+    loader: str, secondary_ids: Collection[str], steps: StepTable, loaders: Sequence[Mapping[str, Any]]
 ) -> str | None:
-    if loader not in aside:
+    if loader not in secondary_ids:
         return None
     names = {str(state.get("id")): str(state.get("name")) for state in loaders}
-    taken = {other: float(steps.of(other)["step"].sum()) for other in steps.loaders if other not in aside}
+    taken = {other: float(steps.of(other)["step"].sum()) for other in steps.loaders if other not in secondary_ids}
     main = max(taken, key=lambda other: taken[other], default=None)
-    return beside_training("another loader" if main is None else names.get(main, main))
+    return secondary_reason("another loader" if main is None else names.get(main, main))
 
 
 def _limits(last: Mapping[str, Any] | None, loader: str, segment: Segment) -> dict[str, float]:
-    """The thresholds, moved so that the kind of the last verdict on this segment is kept near them."""
+    """Return the thresholds, moved so that the kind of the last verdict on this segment is kept near them."""
     limits = dict(THRESHOLDS)
     if last is None or last.get("loader") != loader or last.get("segment") != segment.key:
         return limits
@@ -105,8 +105,10 @@ def _limits(last: Mapping[str, Any] | None, loader: str, segment: Segment) -> di
     return limits
 
 
-def _newest(steps: StepTable, rows: Rows, loader: str | None, aside: Collection[str] = ()) -> tuple[str, float] | None:
-    """The loader whose step ended last (or that one), and when; None after a pause of the loop.
+def _newest(
+    steps: StepTable, rows: Rows, loader: str | None, secondary_ids: Collection[str] = ()
+) -> tuple[str, float] | None:
+    """Return the loader whose step ended last (or that one), and when; None after a pause of the loop.
 
     While a loop beside another runs, it is the newest of the others, if there is any.
     """
@@ -120,7 +122,7 @@ def _newest(steps: StepTable, rows: Rows, loader: str | None, aside: Collection[
         if now - ended > max(IDLE_S, 5 * newest["step"]):
             return None
         known = [steps.loaders[int(number)] for number in np.unique(steps.rows["loader"])]
-        last_ends = {other: float(steps.of(other)["end"][-1]) for other in known if other not in aside}
+        last_ends = {other: float(steps.of(other)["end"][-1]) for other in known if other not in secondary_ids}
         last = max(last_ends, key=lambda other: last_ends[other], default=steps.loaders[int(newest["loader"])])
         return last, last_ends.get(last, ended)
     for info in rows.schema.loaders:
@@ -142,22 +144,22 @@ def _under_way(
     ended: float,
     longest: tuple[float, int],
 ) -> tuple[Frames, Segment, float]:
-    """The segment since the last change, the rows and steps that it is made from, and when it began (session s).
+    """Return the segment since the last change, the rows and steps that it is made from, and when it began (session s).
 
     At most the last of it is taken: so many s and steps as `longest` says.
     """
     changes = [
         event
         for event in events
-        if event.get("kind") in CHANGES and event.get("loader") in (None, loader) and first(event) <= ended
+        if event.get("kind") in CHANGES and event.get("loader") in (None, loader) and change_time(event) <= ended
     ]
-    change = max(changes, key=first, default=None)
+    change = max(changes, key=change_time, default=None)
     own = steps.of(loader, -math.inf, ended)
     ends = own["end"].copy()
-    began = -math.inf if change is None else first(change)
+    began = -math.inf if change is None else change_time(change)
     since = began
     if change is not None and change["kind"] == "switch":
-        since = settled(change, ends, None if len(ends) else rows)
+        since = settle_time(change, ends, None if len(ends) else rows)
     chosen = own[int(np.searchsorted(ends, max(since, ended - longest[0]), side="right")) :]
     if len(chosen) > longest[1]:
         chosen = chosen[-longest[1] :]
@@ -175,7 +177,7 @@ def _under_way(
     return frames, segment, start if whole else -math.inf
 
 
-# ---- What rules find of the loops under way that must be seen with their verdicts: warnings for pages.
+# ---- The warnings of rules on the loops under way, which pages show with their verdicts.
 
 State = Mapping[str, Any]
 
@@ -183,7 +185,7 @@ State = Mapping[str, Any]
 def change_warnings(
     rows: Rows, steps: StepTable, events: Sequence[State], states: Sequence[State], loader: str
 ) -> tuple[str, ...]:
-    """Return what the newest change of a loader (its id) did to the training, a sentence each.
+    """Return warnings on what the newest change of a loader (its id) did to the training, a sentence each.
 
     Args:
         rows, steps: from a minute before the change on; what lies before does not matter.
@@ -204,13 +206,13 @@ def change_warnings(
         parts = [segment for segment in segments(snapshot, frames) if segment.loader == loader]
         if len(parts) < 2:
             return ()
-        _, decision = advised(frames, parts[-1], judge(frames, parts[-1], state, THRESHOLDS, ()), state)
+        _, decision = with_advice(frames, parts[-1], judge(frames, parts[-1], state, THRESHOLDS, ()), state)
         found = evaluate(snapshot, parts, frames=frames, decisions={parts[-1].key: decision}, only=("host-contention",))
     return warnings([finding for finding in found if finding.segment is not None], parts[-1].key)
 
 
 def epoch_warnings(rows: Rows, states: Sequence[State]) -> tuple[str, ...]:
-    """Return what is wrong with epochs that came to their ends, by the loaders' own counts.
+    """Return warnings on epochs that ended with too few samples, by the loaders' own counts.
 
     `states` are with the counts of the epochs before the newest, as `epochs`.
     """
@@ -219,5 +221,5 @@ def epoch_warnings(rows: Rows, states: Sequence[State]) -> tuple[str, ...]:
 
 
 def _snapshot(rows: Rows, steps: StepTable, events: list[dict[str, Any]], states: Sequence[State]) -> Snapshot:
-    told = [dict(state) for state in states]
-    return Snapshot(rows.schema, rows.seq, rows.time, rows.values, events, told, {}, steps)
+    loader_states = [dict(state) for state in states]
+    return Snapshot(rows.schema, rows.seq, rows.time, rows.values, events, loader_states, {}, steps)

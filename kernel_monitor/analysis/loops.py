@@ -1,18 +1,23 @@
-"""Which loop, and which segment of it, stands for a session.
+"""The loops of a session: which of them, and which of its segments, stands for the session, and its epochs.
 
-A run that trains also evaluates, and its verdict is that of the training (`beside`). A loader's advice is for the
-segment of what is in use (`standing`), and the session's for one of these (`representative`).
+A run that trains also evaluates, and its verdict is that of the training (`secondary`). A loader's advice is for the
+segment of what is in use (`advised_segments`), and the session's for one of these (`representative`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from ..steps.measured_step import NO_GRADIENTS
-from ..store.steps import StepTable
-from .results import Segment
+from ..store import Snapshot
+from ..store.snapshot import StepTable
+from .frames import Steps, loader_names
+from .results import EpochCount, Segment
 from .segments import REPLAYS, Event, switches
 
 TOGETHER_S = 0.5  # loops that have no more time in common followed each other: the times of steps are rounded
@@ -23,7 +28,7 @@ FEWEST_STEPS = 20
 
 
 class Loop(NamedTuple):
-    """One loader's steps: first beginning and last end (session s), s that they took; most had no gradients."""
+    """One loader's steps: first start and last end (session s), their seconds; `evaluates`: most had no gradients."""
 
     loader: str
     start: float
@@ -32,8 +37,8 @@ class Loop(NamedTuple):
     evaluates: bool
 
 
-def beside(loops: Iterable[Loop]) -> frozenset[str]:
-    """Ids of the loaders whose loops stand beside another one; never all of them.
+def secondary(loops: Iterable[Loop]) -> frozenset[str]:
+    """Return ids of the loaders whose loops stand beside another one; never all of them.
 
     An evaluation stands beside any training. Of other loops that took turns (each began before the other ended) those
     stand beside that took less time: an evaluation whose gradients are turned off after its batch has come is such.
@@ -50,8 +55,8 @@ def beside(loops: Iterable[Loop]) -> frozenset[str]:
     return frozenset(found)
 
 
-def of_segments(segments: Sequence[Segment]) -> list[Loop]:
-    """The loops of a session."""
+def loops_of_segments(segments: Sequence[Segment]) -> list[Loop]:
+    """Return the loops of a session."""
     own: dict[str, list[Segment]] = {}
     for segment in segments:
         if segment.steps and math.isfinite(segment.step):
@@ -68,8 +73,8 @@ def of_segments(segments: Sequence[Segment]) -> list[Loop]:
     ]
 
 
-def of_steps(steps: StepTable, start: float, end: float) -> list[Loop]:
-    """The loops of a part of a session: of the steps that ended in `(start, end]`."""
+def loops_of_steps(steps: StepTable, start: float, end: float) -> list[Loop]:
+    """Return the loops of a part of a session: of the steps that ended in `(start, end]`."""
     found = []
     for loader in steps.loaders:
         rows = steps.of(loader, start, end)
@@ -80,13 +85,13 @@ def of_steps(steps: StepTable, start: float, end: float) -> list[Loop]:
     return found
 
 
-def aside(steps: StepTable, segments: Sequence[Segment] = ()) -> frozenset[str]:
-    """Ids of the loaders whose loops stand beside another one: by all kept steps, or by `segments` if none was kept."""
-    return beside(of_steps(steps, -math.inf, math.inf) if len(steps) else of_segments(segments))
+def secondary_loaders(steps: StepTable, segments: Sequence[Segment] = ()) -> frozenset[str]:
+    """Return the ids of the loaders whose loops stand beside another, by all kept steps (without any by `segments`)."""
+    return secondary(loops_of_steps(steps, -math.inf, math.inf) if len(steps) else loops_of_segments(segments))
 
 
 class LoopTimes:
-    """The loops of a session so far, from its steps as they come: those of long ago are known, too."""
+    """The loops of a session so far, updated with each new run of steps; older steps need not be kept."""
 
     def __init__(self) -> None:
         self.since = -math.inf  # steps that ended before it (session s) are not needed again
@@ -114,39 +119,39 @@ class LoopTimes:
             self._ends[loader] = ended
             self.since = max(self.since, ended - LATE_S)
 
-    def aside(self) -> frozenset[str]:
-        """Ids of the loaders whose loops stand beside another one."""
-        return beside(self._loops.values())
+    def secondary_ids(self) -> frozenset[str]:
+        """Return ids of the loaders whose loops stand beside another one."""
+        return secondary(self._loops.values())
 
     def main(self) -> str | None:
-        """The id of the loader of the newest loop that stands beside no other; None before the first step."""
-        aside = self.aside()
-        own = [loop for loop in self._loops.values() if loop.loader not in aside]
+        """Return the id of the loader of the newest loop that stands beside no other; None before the first step."""
+        secondary_ids = self.secondary_ids()
+        own = [loop for loop in self._loops.values() if loop.loader not in secondary_ids]
         return max(own, key=lambda loop: loop.end).loader if own else None
 
 
-def beside_training(main: str) -> str:
+def secondary_reason(main: str) -> str:
     """Return why nothing is advised on a loop that stands beside another, the `main` one (its loader's name)."""
     return f"This loop takes turns with that of {main}, which trains: advice is on that one."
 
 
-def trained(segments: Sequence[Segment]) -> list[Segment]:
-    """The segments of loops that stand beside no other."""
-    aside = beside(of_segments(segments))
-    return [segment for segment in segments if segment.loader not in aside]
+def training_segments(segments: Sequence[Segment]) -> list[Segment]:
+    """Return the segments of loops that stand beside no other."""
+    secondary_ids = secondary(loops_of_segments(segments))
+    return [segment for segment in segments if segment.loader not in secondary_ids]
 
 
-def in_use(events: Sequence[Event]) -> dict[str, str]:
-    """By loader that was switched, the engine that delivers now, with a step or without one yet; no replay."""
+def engines_in_use(events: Sequence[Event]) -> dict[str, str]:
+    """Return, by loader that was switched, the real engine that delivers now, even before its first step."""
     return {str(event["loader"]): str(event["target"]) for event in switches(events) if event["target"] != REPLAYS}
 
 
-def standing(segments: Sequence[Segment], used: Mapping[str, str]) -> dict[str, Segment]:
-    """By loader, the segment that its advice is for: the newest of what is in use, replayed only if there is no other.
+def advised_segments(segments: Sequence[Segment], used: Mapping[str, str]) -> dict[str, Segment]:
+    """Return, by loader, the segment that its advice is for: the newest of the engine in use, real batches first.
 
     Where that has few steps yet, it is an earlier one of the same engine and knobs, if nothing but switches lies
     between: an engine that was tried and left again (*Diagnose* does so) changes nothing. `segments` are in the order
-    of time; `used` is `in_use`, for other loaders the newest segment's engine.
+    of time; `used` is from `engines_in_use`, for other loaders the newest segment's engine.
     """
     found: dict[str, Segment] = {}
     for segment in segments:
@@ -164,7 +169,7 @@ def standing(segments: Sequence[Segment], used: Mapping[str, str]) -> dict[str, 
     return found
 
 
-def withheld(segment: Segment, stands: Segment, used: str | None) -> str | None:
+def withheld_reason(segment: Segment, stands: Segment, used: str | None) -> str | None:
     """Return why nothing is advised on a segment, as a sentence; None where something is.
 
     `stands` is the segment that its loader's advice is for, `used` the engine in use (None: never switched).
@@ -179,15 +184,15 @@ def withheld(segment: Segment, stands: Segment, used: str | None) -> str | None:
 
 
 def representative(
-    segments: Sequence[Segment], stands: Mapping[str, Segment], aside: Collection[str] = frozenset()
+    segments: Sequence[Segment], stands: Mapping[str, Segment], secondary_ids: Collection[str] = frozenset()
 ) -> Segment | None:
-    """The segment that stands for a session; None where there is none.
+    """Return the segment that stands for a session; None where there is none.
 
-    The newest of real batches with enough steps, else the one with the most; of loops that stand beside no other
-    (`aside`: those that do). A segment of an engine that was left again gives way to the one that its loader's advice
-    is for (`stands`).
+    It is the newest segment of real batches with enough steps, else the one with the most. Loops of `secondary_ids` do
+    not count. A segment of an engine that was left again gives way to the one that its loader's advice is for
+    (`stands`).
     """
-    own = [segment for segment in segments if segment.loader not in aside] or segments
+    own = [segment for segment in segments if segment.loader not in secondary_ids] or segments
     real = [segment for segment in own if not segment.synthetic] or own
     enough = [segment for segment in real if segment.steps >= ENOUGH_STEPS]
     if not enough:
@@ -195,3 +200,110 @@ def representative(
     last = enough[-1]
     advised = stands[last.loader]
     return advised if advised.steps >= (FEWEST_STEPS if advised.start <= last.start else ENOUGH_STEPS) else last
+
+
+# ---- The counts of each epoch: without them its time must not be compared with another's.
+
+UNKNOWN = "its plan is not known: only its steps are"
+_LOST_BEGIN = 0.01
+"""An epoch's time is not known when more than this share of it lies before the first of its steps that was kept."""
+NOTHING = "delivered no sample"
+MISSING = {"skipped": "skipped as unreadable", "replaced": "replaced by replayed ones", "lost": "lost"}
+
+
+def epoch_counts(snapshot: Snapshot) -> tuple[EpochCount, ...]:
+    """Return every epoch of every loader, loader by loader: by the loader's own counts, else by its steps."""
+    names = loader_names(snapshot)
+    thinned = snapshot.steps.dropped > 0
+    found = []
+    for loader in dict.fromkeys([*names, *snapshot.steps.loaders]):
+        steps = snapshot.steps.of(loader)
+        reported: dict[int, Mapping[str, Any]] = {}
+        state = next((state for state in snapshot.loaders if str(state["id"]) == loader), None)
+        if state is not None:
+            reported = {int(epoch["epoch"]): epoch for epoch in state.get("epochs", ())}
+            if state.get("batch") or state.get("samples") or state.get("finished") or reported:
+                reported[int(state["epoch"])] = {**state, "batches": state["batch"]}
+        counts = []
+        for number in sorted({*reported, *map(int, np.unique(steps["epoch"]))}):
+            own = steps[steps["epoch"] == number]
+            known = EpochCount(
+                loader,
+                names.get(loader, loader),
+                number,
+                batches=len(own),
+                samples=int(own["images"].sum()),
+                planned=None,
+                seconds=_seconds(own, thinned=thinned),
+                finished=False,
+                problem="not all of its steps were kept" if thinned else UNKNOWN,
+                passed=int(own["images"].sum()),
+            )
+            counts.append(_as_reported(known, reported[number]) if number in reported else known)
+        found += _beside_others(counts)
+    return tuple(found)
+
+
+def _as_reported(known: EpochCount, reported: Mapping[str, Any]) -> EpochCount:
+    samples = int(reported["samples"])
+    planned = None if reported.get("planned") is None else int(reported["planned"])
+    passed = samples + int(reported.get("skipped") or 0) + int(reported.get("replaced") or 0)
+    if not planned:  # of a sampler without a length it is what was drawn so far
+        is_past = "knobs" not in reported  # a state is of the newest epoch
+        finished = bool(reported.get("finished", is_past))
+    else:
+        finished = passed >= planned
+    parts = []
+    if planned is not None and samples < planned:
+        so_far = " so far" if not finished and reported.get("ended") is False else ""
+        parts.append(f"delivered {samples:,} of {planned:,} samples{so_far}")
+        parts += [f"{reported[key]:,} {words}" for key, words in MISSING.items() if reported.get(key)]
+    elif planned is None and not finished:
+        parts.append(f"delivered {samples:,} samples so far")
+    if reported.get("doubled"):
+        parts.append(f"{reported['doubled']:,} delivered twice")
+    batches, ended = int(reported["batches"] or 0), bool(reported.get("finished"))
+    if planned == 0 and batches == 0:
+        parts.append(NOTHING if ended else f"{NOTHING} so far")
+    return replace(
+        known,
+        batches=batches,
+        samples=samples,
+        planned=planned,
+        finished=finished,
+        problem=", ".join(parts) or None,
+        ended=ended,
+        passed=passed,
+    )
+
+
+def _seconds(steps: Steps, *, thinned: bool) -> float:
+    """Return the seconds from the first batch's request to the last step's end; NaN if the beginning was not kept."""
+    if len(steps) == 0:
+        return math.nan
+    seconds = float(steps["end"][-1] - (steps["end"][0] - steps["step"][0]))
+    missing = float(steps["batch"][0]) * float(np.mean(steps["step"])) if thinned else 0.0
+    return math.nan if missing > _LOST_BEGIN * seconds else seconds
+
+
+def _beside_others(counts: list[EpochCount]) -> list[EpochCount]:
+    """Compare epochs without a plan with their loader's others: those that delivered most are whole.
+
+    That is, as many as one of the others was to deliver, or as another one did; none delivered more.
+    """
+    plans = {epoch.planned for epoch in counts}
+    fullest = max(counts, key=lambda epoch: epoch.samples, default=None)
+    found = []
+    for epoch in counts:
+        as_many = epoch.samples in plans or sum(other.samples == epoch.samples for other in counts) > 1
+        if epoch.planned is not None or epoch.problem not in (None, UNKNOWN) or fullest is None:
+            found.append(epoch)
+        elif epoch.samples < fullest.samples:
+            problem = f"delivered {epoch.samples:,} samples; epoch {fullest.epoch + 1} delivered {fullest.samples:,}"
+            found.append(replace(epoch, finished=False, problem=problem))
+        elif epoch.ended and epoch.batches == 0:  # as did all of them
+            found.append(replace(epoch, problem=NOTHING))
+        else:
+            known = epoch.problem is None or (as_many and epoch.samples > 0)
+            found.append(replace(epoch, finished=True, problem=None) if known else epoch)
+    return found

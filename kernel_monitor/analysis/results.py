@@ -38,7 +38,7 @@ class Advice:
 
 
 def prose(advised: Sequence[Advice]) -> str:
-    """The sentences one after the other."""
+    """Return the sentences one after the other."""
     return " ".join(advice.text for advice in advised)
 
 
@@ -47,7 +47,7 @@ class Advised:
 
     @property
     def advice(self) -> str:
-        """`advised` as prose."""
+        """The sentences of `advised`, one after the other."""
         return prose(self.advised)
 
 
@@ -88,7 +88,7 @@ class Segment:
     start: float  # start, end: session s, without the change-over at its start
     end: float
     seconds: float  # how long the loader was delivering in it
-    steps: int  # steps that ended in it and count (`counted_steps`); `left_out`: the others
+    steps: int  # steps that ended in it and count (`frames.counted`); `left_out`: the others
     left_out: int
     batches: int  # batches, samples: really delivered in `seconds`
     samples: int
@@ -109,25 +109,25 @@ class Segment:
     nodes: int = 0  # other machines that delivered batches in it
 
     @property
-    def crowd(self) -> str:
+    def worker_knob(self) -> str:
         """The name of the knob that says how many load: DALI's `threads`, else `workers`."""
         return "threads" if self.backend.startswith("dali") else "workers"
 
     @property
     def wait_share(self) -> float:
-        """Share of the step time that the loop waits for data, 0 to 1; NaN where it is not known."""
+        """The share of the step time that the loop waits for data, 0 to 1; NaN where it is not known."""
         return self.wait / self.step if self.step > 0 else math.nan
 
     def median(self, metric: str) -> float:
-        """The median of one of `statistics`; NaN where it was not measured."""
+        """Return the median of one of `statistics`; NaN where it was not measured."""
         return self.quantile(metric, "p50")
 
     def quantile(self, metric: str, name: str) -> float:
-        """`p50`, `p95`, … of one of `statistics`; NaN where it was not measured."""
+        """Return a quantile (`p50`, `p95`, …) of one of `statistics`; NaN where it was not measured."""
         return next((getattr(found.values, name) for found in self.statistics if found.metric == metric), math.nan)
 
     def contradictions(self) -> list[str]:
-        """Figures that cannot be true together, a sentence each: none, unless this code has a fault."""
+        """Return a sentence for each pair of figures that cannot both be true: none, unless this code has a fault."""
         found = []
         if self.wait < 0 or self.wait > self.step * (1 + _LOSS):
             found.append(f"{self.key}: a wait of {self.wait} ms in a step of {self.step} ms")
@@ -160,7 +160,7 @@ class EpochCount:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Why a rule fired: `text` for people; `value` against `threshold`, in `unit`; `share` of the samples; when."""
+    """The evidence of a rule: a `text`, a `value` against a `threshold` in `unit`, a `share` of the samples, a time."""
 
     text: str
     value: float = math.nan
@@ -189,7 +189,7 @@ class Finding(Advised):
 
 
 def faster(low: float, high: float | None = None) -> str:
-    """A share of the step time saved, or a range of it, as a factor: `1.48 × faster`, `1.20 to 1.60 × slower`.
+    """Return a share of the step time saved, or a range of it, as a factor: `1.48 × faster`, `1.20 to 1.60 × slower`.
 
     The page has the same function (widgets/src/analysis/gains.ts).
     """
@@ -263,7 +263,7 @@ class Change:
     after: str
     faster: float  # rate after over rate before; NaN where one of them is unknown
     saved: float  # share of the step time saved (1 − step after / step before)
-    histogram_distance: float  # of the GPU histograms, 0 (equal) to 1 (disjoint): `statistics.distance`
+    histogram_distance: float  # of the GPU histograms, 0 (equal) to 1 (disjoint): `step_times.distance`
     # the gain that was predicted before the change, if one was; with `measured` filled in
     predicted: Gain | None = None
     # why it may not be taken at face value (`after: 12 steps`, `an epoch delivered too little`)
@@ -285,7 +285,7 @@ class Cost:
     per_thousand: float
     nodes: int = 0  # other machines that worked for it
     priced: bool = True  # whether their price is in it
-    basis: str = ""  # of a job: its machines, and what it was reckoned from
+    basis: str = ""  # of a job: its machines, and what it was computed from
 
 
 @dataclass(frozen=True)
@@ -319,12 +319,12 @@ class Analysis:
     headline: Change | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON-able values; what is not a number (NaN, infinity) is None."""
+        """Return the analysis as JSON-able values; NaN and infinity become None."""
         return dict(plain(self))
 
 
 def plain(value: Any) -> Any:
-    """A value of this module, or of what it holds, as JSON-able values."""
+    """Return a value of this module, or of what it holds, as JSON-able values."""
     if is_dataclass(value) and not isinstance(value, type):
         made = {item.name: plain(getattr(value, item.name)) for item in fields(value)}
         return {**made, "advice": prose(value.advised)} if hasattr(value, "advised") else made

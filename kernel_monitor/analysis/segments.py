@@ -16,13 +16,13 @@ import numpy as np
 
 from ..steps.measured_step import NO_GRADIENTS, ON_DEVICE, PHASES
 from ..store import Rows, Snapshot
-from .decision import WATCHED
 from .frames import IDLE_S, Floats, Frames, Places, Steps, counted, loader_names
 from .results import Segment, Statistic
 from .step_times import histogram, quantiles, weighted_mean
 
 # ---- The switches of a session: which took place, when, and from when on the incoming engine shows its speed.
 
+WATCHED = "loader"  # the engine of an iterable that is only watched and cannot be switched
 REPLAYS = "synthetic"  # the engine that replays batches: its figures are of the loop alone, not of loading
 LONGEST_S = 60.0  # of each side of a change, at most this much is looked at for what it did to the training besides
 _ROUNDING_S = 1e-6  # a step that ends so soon after the first batch came is of the engine before
@@ -33,26 +33,26 @@ Event = Mapping[str, Any]
 
 
 def switches(events: Sequence[Event]) -> list[Event]:
-    """The switches that took place, in the order of their first batches."""
-    return sorted((event for event in events if event["kind"] == "switch"), key=first)
+    """Return the switches that took place, in the order of their first batches."""
+    return sorted((event for event in events if event["kind"] == "switch"), key=change_time)
 
 
-def asked(event: Event) -> float:
+def request_time(event: Event) -> float:
     """Return when the switch was asked for: from then on the incoming engine's start disturbs the outgoing one."""
     return float(event["asked"] if "asked" in event else event["time"])
 
 
-def first(event: Event) -> float:
+def change_time(event: Event) -> float:
     """Return when a change took place: of a switch, when the incoming engine's first batch was delivered."""
     return float(event["time"] if event.get("first") is None else event["first"])
 
 
-def settled(switch: Event, ends: Floats, rows: Rows | None = None) -> float:
+def settle_time(switch: Event, ends: Floats, rows: Rows | None = None) -> float:
     """Return when the batches that the incoming engine had made in advance were used up, session s.
 
     `ends` are the ends of its loader's steps (session s, ascending); where none were kept, the means of `rows`.
     """
-    begin = first(switch)
+    begin = change_time(switch)
     latest = begin + _LONGEST_CHANGE_OVER_S
     if rows is None:
         made = ends[int(np.searchsorted(ends, begin + _ROUNDING_S, side="right")) :][:IN_FLIGHT]
@@ -95,14 +95,14 @@ METRICS = {
     "other": ("Other per step", "ms"),
     "step": ("Whole step", "ms"),
 }
-"""Label and unit of a segment's statistics, in their order."""
+"""The label and unit of each statistic of a segment, in their order."""
 _RARE = {
     "memory": ("memory/percent", "memory"),
     "received": ("network/received", "network"),
     "sent": ("network/sent", "network"),
     "disk": ("disk/read", "disk"),
 }
-"""Series and group of what is read more rarely than rows are taken: each reading counts once."""
+"""The series and group of metrics that are read more rarely than rows are taken: each reading counts once."""
 _MEANS: dict[str, tuple[Literal["cpu", "gpu"], str]] = {
     "cpu": ("cpu", "busy"),
     "iowait": ("cpu", "iowait"),
@@ -110,7 +110,7 @@ _MEANS: dict[str, tuple[Literal["cpu", "gpu"], str]] = {
     "gpu": ("gpu", "utilisation"),
     "gpu_memory": ("gpu", "memory"),
 }
-"""What is a mean of cores or of GPUs, as `Frames.mean` names it."""
+"""The metrics that are a mean of cores or of GPUs, with the arguments of `Frames.mean`."""
 
 
 @dataclass(frozen=True)
@@ -148,10 +148,10 @@ def segments(
     loaders: Collection[str] | None = None,
     metrics: Collection[str] = tuple(METRICS),
 ) -> tuple[Segment, ...]:
-    """Every loader's segments (or those of `loaders`, their ids), in the order of their beginnings.
+    """Return every loader's segments (or those of `loaders`, their ids), in the order of their beginnings.
 
     A segment ends where a switch is asked for, a knob of the engine in use is turned, or a mark is set. The
-    change-over belongs to none: after a switch until `switches.settled`, after a knob the batches that were under
+    change-over belongs to none: after a switch until `settle_time`, after a knob the batches that were under
     way. A mark belongs to every loader that delivers before its next change, or did not pause there, and to the only
     one. A segment without a step is left out unless a mark began it. `metrics` are the statistics that are wanted.
     """
@@ -181,7 +181,7 @@ def segments(
 
 
 def known_knobs(values: Mapping[str, Any]) -> dict[str, int]:
-    """The knobs that a state or an event has values of."""
+    """Return the knobs that a state or an event has values of."""
     return {name: int(values[name]) for name in KNOBS if values.get(name) is not None}
 
 
@@ -194,7 +194,7 @@ def parts(
     state: Mapping[str, Any],
     rows: Rows | None = None,
 ) -> list[Part]:
-    """Return what lies between the changes of a loader.
+    """Return the parts between the changes of a loader.
 
     `delivered` are the ends of its steps (session s, ascending), or the times of the `rows` in which it delivered where
     no step was kept; `several`: there are other loaders.
@@ -204,23 +204,23 @@ def parts(
     switched = [event for event in switches(events) if str(event["loader"]) == loader]
     turned = [event for event in events if event["kind"] == "knobs" and str(event.get("loader")) == loader]
     marks = [event for event in events if event["kind"] == "mark"]
-    changes = sorted([*switched, *turned, *marks], key=first)
+    changes = sorted([*switched, *turned, *marks], key=change_time)
     backend = str(switched[0]["source"]) if switched else str(state.get("backend", WATCHED))
     part = Part(loader, backend, "start", -np.inf, knobs={} if turned else known_knobs(state.get("knobs") or {}))
     done = []
     for place, event in enumerate(changes):
         if event["kind"] == "switch":
-            until, since = asked(event), settled(event, delivered, rows)
+            until, since = request_time(event), settle_time(event, delivered, rows)
             following = replace(part, backend=str(event["target"]), began_by="switch", label=None)
         elif event["kind"] == "knobs":
             knobs = known_knobs(event)
             if all(part.knobs.get(name) == knobs.get(name) for name in _KNOBS_OF.get(part.backend, ())):
                 part = replace(part, knobs=knobs)
                 continue
-            until, since = first(event), _used_up(part, first(event), delivered)
+            until, since = change_time(event), _used_up(part, change_time(event), delivered)
             following = replace(part, knobs=knobs, began_by="knobs", label=None)
         else:
-            until = since = first(event)
+            until = since = change_time(event)
             later = float(changes[place + 1]["time"]) if place + 1 < len(changes) else np.inf
             if several and not _delivers(delivered, until, later):
                 continue
@@ -247,7 +247,7 @@ def _delivers(delivered: Floats, mark: float, later: float) -> bool:
 
 
 def _trimmed(frames: Frames, part: Part, delivered: Floats) -> Part:
-    """The same from the beginning of its first step (a mark's from the mark) to the end of its last."""
+    """Return the same from the beginning of its first step (a mark's from the mark) to the end of its last."""
     low, high = np.searchsorted(delivered, [part.start, part.end], side="right")
     inside = delivered[low:high]
     last = max([0.0, *frames.time[-1:].tolist(), *delivered[-1:].tolist()])
@@ -263,7 +263,7 @@ def figures(
     frames: Frames, part: Part, name: str, *, key: str = "", metrics: Collection[str] = tuple(METRICS)
 ) -> Segment:
     """Measure a part of a session; `metrics` are the statistics that are wanted."""
-    places = frames.of(part.loader, part.start, part.end)
+    places = frames.delivery_rows(part.loader, part.start, part.end)
     rows = frames.steps(part.loader, part.start, part.end)
     made = _from_steps(frames, part, places, rows) if len(rows) else _from_rows(frames, part, places)
     counts = dict(vars(made))
@@ -293,7 +293,7 @@ def figures(
 
 
 def _from_steps(frames: Frames, part: Part, places: Places, rows: Steps) -> Delivered:
-    """From the steps themselves. Where not all of them were kept, the samples are those of the rows."""
+    """Return the deliveries by the steps. Where not all steps were kept, the samples are those of the rows."""
     kept = rows[counted(rows)]
     times = {name: 1e3 * kept[name].astype(np.float64) for name in ("wait", "step", *PHASES)}
     means = _means(times["wait"], times["step"], np.ones(len(kept)))
@@ -328,7 +328,7 @@ def _from_steps(frames: Frames, part: Part, places: Places, rows: Steps) -> Deli
 
 
 def _means(wait: Floats, step: Floats, weights: Floats) -> dict[str, float]:
-    """The mean step, and its wait: the waited share of the steps whose wait was measured. No wait is above its step."""
+    """Return the mean step and its wait: the waited share of the steps whose wait was measured, at most the step."""
     mean = weighted_mean(step, weights)
     if not mean > 0:
         return {}
@@ -340,7 +340,7 @@ def _means(wait: Floats, step: Floats, weights: Floats) -> dict[str, float]:
 
 
 def _from_rows(frames: Frames, part: Part, places: Places) -> Delivered:
-    """From the rows' means, where no single step was kept. The number of steps is computed from their mean."""
+    """Return the deliveries by the rows' means, where no step was kept; the number of steps is computed."""
     times = {name: frames.series(f"loader/{part.loader}/{name}")[places] for name in ("wait", "step")}
     images = frames.samples(part.loader)[places]
     seconds, samples = _counted_rows(frames, part, places)
@@ -351,12 +351,12 @@ def _from_rows(frames: Frames, part: Part, places: Places) -> Delivered:
 
 
 def _counted_rows(frames: Frames, part: Part, places: Places) -> tuple[float, float]:
-    """s and samples of the rows."""
+    """Return the seconds and the samples of the rows."""
     return float(frames.window[places].sum()), float(frames.samples(part.loader)[places].sum())
 
 
 def _machine(frames: Frames, part: Part, places: Places, metric: str) -> Floats:
-    """A metric of the machine in each of the rows; all NaN where it was not measured."""
+    """Return a metric of the machine in each of the rows; all NaN where it was not measured."""
     if metric in _RARE:
         series, group = _RARE[metric]
         values = frames.series(series)[places]
@@ -376,7 +376,7 @@ def _nodes(frames: Frames, places: Places) -> int:
 
 
 def _cpu_seconds(frames: Frames, places: Places, seconds: float, *roles: str) -> float:
-    """CPU seconds of the roles' processes: their mean load times the time; NaN where it was not measured of any."""
+    """Return the CPU seconds of the roles' processes: their mean load times the time; NaN if none was measured."""
     loads = np.stack([frames.series(f"process/{role}/cpu")[places] for role in roles])
     known = np.isfinite(loads).any(axis=0)
     if not known.any():
@@ -386,7 +386,7 @@ def _cpu_seconds(frames: Frames, places: Places, seconds: float, *roles: str) ->
 
 
 def _per_second(time: Floats, delivered: Floats, window: Floats) -> Floats:
-    """Samples per second in each whole second of which the rows (at `time`, of `window` s) cover nine tenths."""
+    """Return samples per second in each whole second of which the rows (at `time`, of `window` s) cover nine tenths."""
     if len(time) == 0:
         return np.empty(0)
     seconds = np.floor(time).astype(np.int64)

@@ -11,18 +11,25 @@ import numpy as np
 
 from ..errors import MonitorError
 from ..store import Snapshot
+from .advice import Decision
 from .changes import changes, headline
 from .cost import costs, feeding, job_costs, node_price, number
-from .decision import Decision
-from .epoch_counts import epoch_counts
 from .frames import Frames
-from .gains import Pair, pairs, tried
-from .job_figures import in_words, job_figures
-from .loops import aside, beside_training, in_use, representative, standing, withheld
+from .gains import SwitchPair, measured_gains, switch_pairs
+from .job_figures import job_figures, jobs_text
+from .loops import (
+    advised_segments,
+    engines_in_use,
+    epoch_counts,
+    representative,
+    secondary_loaders,
+    secondary_reason,
+    withheld_reason,
+)
 from .results import Advice, Analysis, Change, EpochCount, Finding, Segment, Verdict
 from .rules import evaluate, warnings
 from .segments import segments
-from .verdict import THRESHOLDS, advised, judge
+from .verdict import THRESHOLDS, judge, with_advice
 
 NOTHING = Verdict(
     "undetermined",
@@ -60,14 +67,14 @@ def analyse(
     if unknown:
         raise MonitorError(f"There is no threshold {unknown[0]!r} of the verdict. There are: {', '.join(THRESHOLDS)}.")
 
-    def attempt(what: str, make: Callable[[], Found], otherwise: Found, *, asked: bool = False) -> Found:
-        """`make()`; where the session is not as it must be, `otherwise` and a sentence; raises what was `asked`."""
+    def attempt(what: str, make: Callable[[], Found], otherwise: Found, *, strict: bool = False) -> Found:
+        """Return `make()`; if it fails, note why and return `otherwise`. `strict`: raise its MonitorError."""
         try:
             # Recorded numbers may be anything; NumPy's warnings on them help nobody.
             with np.errstate(all="ignore"):
                 return make()
         except Exception as error:  # a recording may hold anything: the rest of the analysis stands
-            if asked and isinstance(error, MonitorError):
+            if strict and isinstance(error, MonitorError):
                 raise
             cannot.append(f"{what} could not be computed from this session ({type(error).__name__}: {error}).")
             return otherwise
@@ -76,14 +83,16 @@ def analyse(
     parts: tuple[Segment, ...] = attempt("The segments", lambda: segments(snapshot, frames), ())
     epochs: tuple[EpochCount, ...] = attempt("The epochs' counts", lambda: epoch_counts(snapshot), ())
     states = {str(state.get("id")): state for state in snapshot.loaders}
-    switched: tuple[Pair, ...] = attempt("What switches brought", lambda: pairs(snapshot.steps, snapshot.events), ())
+    switched: tuple[SwitchPair, ...] = attempt(
+        "What switches brought", lambda: switch_pairs(snapshot.steps, snapshot.events), ()
+    )
 
     def judged(segment: Segment, until: float) -> Verdict:
         text = f"The segment {segment.key} could not be judged."
         otherwise = Verdict("undetermined", segment.key, text, (Advice("Compare its figures by hand."),))
 
         def make() -> Verdict:
-            known = tried(snapshot.events, segment, switched, until)
+            known = measured_gains(snapshot.events, segment, switched, until)
             return judge(frames, segment, states.get(segment.loader, {}), limits, known)
 
         return attempt(f"The verdict on {segment.key}", make, otherwise)
@@ -92,44 +101,44 @@ def analyse(
     compared: tuple[Change, ...] = attempt(
         "The comparison of segments", lambda: changes(parts, snapshot.events, verdicts=verdicts, epochs=epochs), ()
     )
-    used: dict[str, str] = attempt("The engines in use", lambda: in_use(snapshot.events), {})
-    stands = standing(parts, used)
-    apart: frozenset[str] = attempt("Which loop trains", lambda: aside(snapshot.steps, parts), frozenset())
+    used: dict[str, str] = attempt("The engines in use", lambda: engines_in_use(snapshot.events), {})
+    stands = advised_segments(parts, used)
+    apart: frozenset[str] = attempt("Which loop trains", lambda: secondary_loaders(snapshot.steps, parts), frozenset())
     chosen = representative(parts, stands, apart)
     decisions: dict[str, Decision] = {}
-    with_advice = []
+    final = []
     for segment, verdict in zip(parts, verdicts, strict=True):
         current = segment is stands[segment.loader]
         # Advice for now uses all that was measured; the verdict on a past segment only what was known then.
         newest = judged(segment, math.inf) if current else verdict
-        why = withheld(segment, stands[segment.loader], used.get(segment.loader))
+        why = withheld_reason(segment, stands[segment.loader], used.get(segment.loader))
         if segment.loader in apart and chosen is not None:
-            why = beside_training(chosen.name)
+            why = secondary_reason(chosen.name)
         state = states.get(segment.loader, {})
         verdict, decisions[segment.key] = attempt(  # noqa: PLW2901 - the verdict with its advice
             f"The advice on {segment.key}",
-            lambda: advised(frames, segment, newest, state, why),  # noqa: B023 - called at once
+            lambda: with_advice(frames, segment, newest, state, why),  # noqa: B023 - called at once
             (newest, Decision(segment, withheld=why)),
         )
-        with_advice.append(verdict)
+        final.append(verdict)
     per_hour = number(snapshot.facts.get("price") if price is None else price)
     per_node = node_price(snapshot)
     unit = str(snapshot.facts.get("currency") or "")
     findings: tuple[Finding, ...] = attempt(
-        "The rules", lambda: evaluate(snapshot, parts, given, others, frames, decisions), (), asked=bool(given)
+        "The rules", lambda: evaluate(snapshot, parts, given, others, frames, decisions), (), strict=bool(given)
     )
-    with_advice = [replace(found, warnings=warnings(findings, found.segment)) for found in with_advice]
+    final = [replace(found, warnings=warnings(findings, found.segment)) for found in final]
     cannot += _cannot(snapshot, parts, epochs)
     return Analysis(
         segments=parts,
         epochs=epochs,
         verdict=next(
-            (found for found in with_advice if chosen is not None and found.segment == chosen.key),
+            (found for found in final if chosen is not None and found.segment == chosen.key),
             replace(
                 attempt("What the ranks did", lambda: _elsewhere(snapshot), NOTHING), warnings=warnings(findings, None)
             ),
         ),
-        verdicts=tuple(with_advice),
+        verdicts=tuple(final),
         changes=compared,
         headline=attempt("The switch that says most", lambda: headline(parts, compared, apart), None),
         findings=tuple(sorted(findings, key=lambda finding: ORDER[finding.state])),
@@ -139,7 +148,7 @@ def analyse(
             "The cost",
             lambda: costs(parts, epochs, per_hour, unit, per_node) + job_costs(snapshot, per_hour, unit),
             (),
-            asked=price is not None,
+            strict=price is not None,
         ),
         feeding=attempt("What feeding the loop takes", lambda: feeding(snapshot, parts, decisions, chosen), None),
         diagnoses=_results(snapshot, "diagnosis"),
@@ -149,11 +158,11 @@ def analyse(
 
 
 def _elsewhere(snapshot: Snapshot) -> Verdict:
-    """The verdict where no loop of this process ran: what the ranks did that joined it, if any did."""
+    """Return the verdict where no loop of this process ran: what the ranks did that joined it, if any did."""
     jobs = job_figures(snapshot)
     if not jobs:
         return NOTHING
-    return Verdict("undetermined", None, in_words(jobs), (Advice("See the ranks, and the rules on them."),))
+    return Verdict("undetermined", None, jobs_text(jobs), (Advice("See the ranks, and the rules on them."),))
 
 
 def _results(snapshot: Snapshot, kind: str) -> tuple[dict[str, Any], ...]:
@@ -161,7 +170,7 @@ def _results(snapshot: Snapshot, kind: str) -> tuple[dict[str, Any], ...]:
 
 
 def _cannot(snapshot: Snapshot, parts: Sequence[Segment], epochs: Sequence[EpochCount]) -> list[str]:
-    """Return what is not known of this session, a sentence each."""
+    """Return a sentence on each thing that is not known of this session."""
     found = []
     if len(snapshot.time) == 0:
         found.append("Nothing was sampled: the session has no row.")
@@ -188,5 +197,7 @@ def _cannot(snapshot: Snapshot, parts: Sequence[Segment], epochs: Sequence[Epoch
         last = unfinished[-1]
         found.append(f"Epoch {last.epoch + 1} of {last.name} is not finished: its time is not compared with others.")
     if snapshot.steps.dropped:
-        found.append(f"{snapshot.steps.dropped:,} steps were not kept one by one: shares are of those that were.")
+        found.append(
+            f"{snapshot.steps.dropped:,} single steps were not kept: shares are computed from those that were."
+        )
     return found

@@ -18,8 +18,8 @@ import numpy.typing as npt
 from ..errors import MonitorError
 from ..store import Snapshot
 from .cost import cost_per_step, hourly, node_price
-from .epoch_counts import epoch_counts
 from .frames import counted
+from .loops import epoch_counts
 from .results import EpochCount, Segment
 from .segments import segments
 
@@ -34,11 +34,11 @@ SEED = 20211
 
 @dataclass(frozen=True)
 class Side:
-    """One segment of a comparison."""
+    """The figures of one segment in a comparison."""
 
     segment: str  # segment, backend: its key; the engine that delivered
     backend: str
-    steps: int  # steps, images: of the steps that count (`counted_steps`)
+    steps: int  # steps, images: of the steps that count (`frames.counted`)
     images: int
     step: float  # ms, the mean
     p50: float  # p50, p95: ms
@@ -50,7 +50,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A loader in two segments."""
+    """The comparison of one loader's two segments."""
 
     loader: str  # its name
     before: Side | None = None  # before, after: None where the loader has no such segment
@@ -114,7 +114,7 @@ def compare(
 
 
 def _choose(found: Sequence[Segment], loader: str | None, key: str | None, where: str) -> dict[str, Segment]:
-    """One segment of each loader, by the loaders' names."""
+    """Return one segment of each loader, by the loaders' names."""
     own = [segment for segment in found if loader in (None, segment.name)]
     if loader is not None and not own:
         names = ", ".join(dict.fromkeys(segment.name for segment in found)) or "none that stepped"
@@ -131,7 +131,7 @@ def _choose(found: Sequence[Segment], loader: str | None, key: str | None, where
 
 
 def _short_epochs(epochs: Sequence[EpochCount], segment: Segment) -> list[str]:
-    """Epochs that ended with less than their plan, not those under way."""
+    """Return a text on each epoch that ended with less than its plan; epochs under way are left out."""
     return [
         f"epoch {count.epoch + 1} {count.problem}"
         for count in epochs
@@ -187,7 +187,7 @@ def _compared(
     elif allowed is None:
         verdict = "slower"
     elif slower > allowed:
-        verdict = f"not surely more than the {100 * allowed:g} % that are allowed: the difference is within the spread"
+        verdict = f"perhaps within the {100 * allowed:g} % that are allowed: the spread is too large to tell"
     else:
         verdict = f"slower, and within the {100 * allowed:g} % that are allowed"
     what = "an image takes" if per_image else "a step takes"
@@ -198,7 +198,7 @@ def _compared(
 
 
 def interval(before: npt.NDArray[np.float64], after: npt.NDArray[np.float64]) -> tuple[float, float, float]:
-    """Seconds per piece after, over those before, less 1; and the bounds of its middle 99 %.
+    """Return the relative change of the seconds per piece, and the bounds of its middle 99 %.
 
     `before`, `after`: float64[n, 2], seconds and pieces of each step, in the order of time.
     """
@@ -215,7 +215,7 @@ def interval(before: npt.NDArray[np.float64], after: npt.NDArray[np.float64]) ->
 
 
 def status(comparisons: Sequence[Comparison]) -> int:
-    """The exit status: 1 if a loader became slower than allowed, 3 if none could be compared, else 0."""
+    """Return the exit status: 1 if a loader became slower than allowed, 3 if none could be compared, else 0."""
     outcomes = {comparison.outcome for comparison in comparisons}
     if "slower" in outcomes:
         return 1
@@ -223,7 +223,7 @@ def status(comparisons: Sequence[Comparison]) -> int:
 
 
 def table(comparisons: Sequence[Comparison], currency: str = "") -> str:
-    """The comparison as text: a line for each side, then the sentences."""
+    """Return the comparison as text: a line for each side, then the sentences."""
     if not comparisons:
         return "Neither session has a loader that stepped: there is nothing to compare."
     head = ("", "segment", "engine", "steps", "step", "p50", "p95", "waiting", "images/s", "per 1,000")

@@ -13,7 +13,7 @@ from ..rank import Rank, Row
 from ..steps.measured_step import NO_GRADIENTS, PHASES, PROFILED, WARM_UP
 from ..store.schema import Schema
 from .frames import Floats, Frames, Places
-from .step_times import Period, following, strongest
+from .step_times import Period, part_with_period, strongest_period
 
 # ---- Why a rank's own compute takes longer, as far as the hardware tells: its GPU's clock, or its host's cores.
 
@@ -34,9 +34,9 @@ class _HardwareCause(NamedTuple):
 def _hardware_cause(
     frames: Frames, ranks: Sequence[Rank], late: Rank, rows: Mask, lost: float, step: float
 ) -> _HardwareCause | None:
-    """Return what of a late rank's hardware is worse than the others' in these rows.
+    """Return the cause in a late rank's hardware, if it is worse than the others' in these rows.
 
-    None where nothing is, or is not known.
+    None where nothing is worse, or nothing is known.
 
     Args:
         ranks: of one job, `late` among them.
@@ -73,14 +73,14 @@ def _host(frames: Frames, others: Sequence[Rank], late: Rank, rows: Mask) -> _Ha
 
 
 def _place(schema: Schema, rank: Rank) -> str | None:
-    """The node of a rank's host; empty: this machine, None: none that is measured."""
+    """Return the node of a rank's host; empty: this machine, None: none that is measured."""
     if not rank.host:
         return ""
     return rank.node or next((node.id for node in schema.nodes if node.name == rank.host), None)
 
 
 def _gpu_model(schema: Schema, rank: Rank) -> str | None:
-    """The product's name of a rank's GPU, where it is known."""
+    """Return the product's name of a rank's GPU, where it is known."""
     index, place = rank.gpu, _place(schema, rank)
     if place == "":
         return next((gpu.name for gpu in schema.gpus if gpu.index == index), None)
@@ -89,7 +89,7 @@ def _gpu_model(schema: Schema, rank: Rank) -> str | None:
 
 
 def _busy(frames: Frames, place: str | None) -> Floats:
-    """%, mean of the cores of a machine (its node's id; empty: this one) in each row."""
+    """Return the mean load in % of the cores of a machine (its node's id; empty: this one) in each row."""
     if place == "":
         return frames.cpu
     mean = frames.series(f"node/{place}/busy")
@@ -132,7 +132,7 @@ class JobPeriod:
 
     @property
     def sentence(self) -> str:
-        """Length, times and part, for people."""
+        """A sentence with the pattern's length, its times and its part."""
         text = f"The steps of job {self.job} follow a pattern of {self.period.steps}: {self.period.words} "
         text += f"({self.count} steps)"
         if self.part is None:
@@ -142,7 +142,7 @@ class JobPeriod:
 
 
 def job_period(job: int, steps: Mapping[Rank, Sequence[Row]]) -> JobPeriod | None:
-    """The pattern of 2 to 8 steps of a job; None where there is none, or too few steps are known.
+    """Return the pattern of 2 to 8 steps of a job; None where there is none, or too few steps are known.
 
     Ranks that average their gradients take steps of the same length, so those of the first one are searched. All of
     them wait in the backward pass for whoever is late: another part is named before it, with its rank if the others'
@@ -156,7 +156,7 @@ def job_period(job: int, steps: Mapping[Rank, Sequence[Row]]) -> JobPeriod | Non
     first = next(iter(tables.values()), None)
     if first is None:
         return None
-    found = strongest(1e3 * first[:, _STEP], *_places(first))
+    found = strongest_period(1e3 * first[:, _STEP], *_places(first))
     if found is None or found.effect <= EFFECT or found.explained <= EXPLAINED:
         return None
     own = {rank.number: _follows(found, rows) for rank, rows in tables.items()}
@@ -169,7 +169,7 @@ def job_period(job: int, steps: Mapping[Rank, Sequence[Row]]) -> JobPeriod | Non
 
 
 def _counted(rows: Sequence[Row]) -> Floats:
-    """The rows that count, with their number among all of the loop in place of the flags."""
+    """Return the rows that count, with their number among all of the loop in place of the flags."""
     loop = [row for row in rows if not row[-1] & NO_GRADIENTS]
     kept = [(*row[:-1], number) for number, row in enumerate(loop) if not row[-1] & (WARM_UP | PROFILED)]
     return np.array(kept, dtype=np.float64)
@@ -177,11 +177,11 @@ def _counted(rows: Sequence[Row]) -> Floats:
 
 def _follows(period: Period, rows: Floats) -> str | None:
     parts = {part: 1e3 * rows[:, place] for part, place in _PARTS.items()}
-    return following(period, parts, *_places(rows))
+    return part_with_period(period, parts, *_places(rows))
 
 
 def _places(rows: Floats) -> tuple[Places, Places]:
-    """The batches' numbers, and those of the steps among all."""
+    """Return the batches' numbers, and those of the steps among all."""
     return rows[:, 2].astype(np.intp), rows[:, -1].astype(np.intp)
 
 
@@ -223,7 +223,7 @@ class SlowRank:
 
     @property
     def sentence(self) -> str:
-        """Rank, cause and size, for people."""
+        """A sentence with the rank, the cause and the loss."""
         job = f" of job {self.rank.job}" if self.rank.job > 1 else ""
         host = f" ({self.rank.host})" if self.rank.host else ""
         others = "the other" if self.ranks == 2 else f"the {self.ranks - 1} others"
@@ -234,7 +234,7 @@ class SlowRank:
 
 
 def slow_rank(frames: Frames, ranks: Sequence[Rank], start: float, end: float, share: float = 0.05) -> SlowRank | None:
-    """The slow rank of a job in `(start, end]` (session s); None where no rank, or none for sure, is slower.
+    """Return the slow rank of a job in `(start, end]` (session s); None where no rank, or none for sure, is slower.
 
     Args:
         ranks: of one job.
@@ -245,7 +245,7 @@ def slow_rank(frames: Frames, ranks: Sequence[Rank], start: float, end: float, s
     bins = np.clip(((frames.time[rows] - start) / max(end - start, 1e-9) * BINS).astype(int), 0, BINS - 1)
 
     def table(part: str) -> Floats:
-        """[rank, bin] in ms; NaN: not known."""
+        """Return the times of a part, float64[rank, bin], in ms; NaN: not known."""
         return _binned(np.array([frames.series(f"rank/{rank.id}/{part}")[rows] for rank in known]), bins)
 
     step = table("step") if known else np.empty((0, BINS))
@@ -267,7 +267,7 @@ def slow_rank(frames: Frames, ranks: Sequence[Rank], start: float, end: float, s
         own = wait
     lateness = own - _others(own)
     late = int(np.argmax(np.nan_to_num(np.nanmean(lateness, axis=1), nan=-np.inf)))
-    if not _sure(lateness[late], max(_LEAST_MS, share * typical)):
+    if not _is_significant(lateness[late], max(_LEAST_MS, share * typical)):
         return None
     lost = float(np.nanmean(lateness[late]))
     waits = float(np.nanmean(wait[late] - _others(wait)[late])) if np.isfinite(wait[late]).any() else 0.0
@@ -280,7 +280,7 @@ def slow_rank(frames: Frames, ranks: Sequence[Rank], start: float, end: float, s
 
 
 def _binned(values: Floats, bins: npt.NDArray[np.int_]) -> Floats:
-    """The means [rank, bin] of values [rank, row]."""
+    """Return the means [rank, bin] of values [rank, row]."""
     known = np.isfinite(values)
     inside = (bins[:, None] == np.arange(BINS)).astype(float)
     count, total = known @ inside, np.where(known, values, 0.0) @ inside
@@ -288,7 +288,7 @@ def _binned(values: Floats, bins: npt.NDArray[np.int_]) -> Floats:
 
 
 def _others(own: Floats) -> Floats:
-    """For each rank the median of the others, bin by bin."""
+    """Return, for each rank and bin, the median of the other ranks."""
     found = np.full_like(own, np.nan)
     # Sorted once for all ranks: a live page looks at 64 of them twice a second.
     for k, column in enumerate(own.T):
@@ -303,7 +303,7 @@ def _others(own: Floats) -> Floats:
     return found
 
 
-def _sure(lateness: Floats, least: float) -> bool:
+def _is_significant(lateness: Floats, least: float) -> bool:
     """Return whether a rank was later than the others by `least` (ms) in the mean, nearly always, and beyond chance."""
     known = lateness[np.isfinite(lateness)]
     if len(known) < _FEWEST_BINS or known.mean() <= least:

@@ -22,7 +22,7 @@ BLOCKS, BLOCK_STEPS = 20, 5
 
 @dataclass(frozen=True)
 class Timings:
-    """The steps that count (`counted_steps`) and whose wait is known, in the order of their ends; durations in s."""
+    """The steps that count (`frames.counted`) and whose wait is known, in the order of their ends; durations in s."""
 
     wait: Floats  # wait, step: float64[n]
     step: Floats
@@ -35,7 +35,7 @@ class Timings:
 
     @property
     def steps(self) -> int:
-        """Steps, the entries' weights together."""
+        """The number of steps: the sum of the entries' weights."""
         return round(float(self.weights.sum()))
 
     @property
@@ -44,8 +44,8 @@ class Timings:
         return float(np.average(self.step, weights=self.weights))
 
 
-def of_steps(rows: npt.NDArray[Any]) -> Timings:
-    """From `store.steps.STEP` rows, as `StepTable.of` gives them."""
+def timings_of_steps(rows: npt.NDArray[Any]) -> Timings:
+    """Return the timings of `STEP` rows, as `StepTable.of` gives them."""
     kept = rows[counted(rows) & np.isfinite(rows["wait"]) & np.isfinite(rows["step"])]
     phases = np.stack([kept[name] for name in PHASES], axis=1).astype(np.float64)
     device = kept["flags"] & ON_DEVICE != 0
@@ -56,8 +56,8 @@ def of_steps(rows: npt.NDArray[Any]) -> Timings:
     return Timings(wait, step, phases, bool(device.any()), np.ones(len(kept)))
 
 
-def of_frames(frames: Frames, loader: str, start: float, end: float) -> Timings:
-    """From the series, for sessions that kept no steps: each row's means, for the steps that ended in it."""
+def timings_of_frames(frames: Frames, loader: str, start: float, end: float) -> Timings:
+    """Return the timings of a session without steps, from each row's means over the steps that ended in it."""
     low, high = np.searchsorted(frames.time, [start, end], side="right")
     wait, step = (frames.series(f"loader/{loader}/{part}")[low:high] / 1e3 for part in ("wait", "step"))
     used = np.isfinite(wait) & np.isfinite(step) & (step > 0)
@@ -68,7 +68,7 @@ def of_frames(frames: Frames, loader: str, start: float, end: float) -> Timings:
 
 
 def block_steps(segment: Segment) -> int:
-    """Workers deliver in bursts: a block of steps must hold some of them."""
+    """Return how many steps a block must have to hold several bursts of deliveries by the workers."""
     return max(BLOCK_STEPS, 2 * segment.knobs.get("workers", 0))
 
 
@@ -83,7 +83,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Shares:
-    """The parts of the steps' time."""
+    """The shares of the steps' time by part, and their spread."""
 
     # for data, as far as it holds the loop up: on a GPU, waiting that is hidden behind queued work is not counted.
     # `parts`: `copy`, `compute`, `other`; empty without phases
@@ -95,7 +95,7 @@ class Shares:
 
 
 def shares(timings: Timings, shortest: int = BLOCK_STEPS) -> Shares:
-    """The shares of all steps that are phased, or of all steps where hardly any is.
+    """Return the shares of all steps that are phased, or of all steps where hardly any is.
 
     The wait counts as `min(wait, step − device time)` of each block where phases are of the device: without the wait
     the loop would take `max(step − wait, device time)` (host and device work side by side). A block has at least
@@ -134,7 +134,7 @@ def shares(timings: Timings, shortest: int = BLOCK_STEPS) -> Shares:
 
 
 def _ratio(part: Floats, whole: Floats) -> Share:
-    """A ratio of sums over blocks, with the interval of a ratio estimator.
+    """Return a ratio of sums over blocks, with the interval of a ratio estimator.
 
     Source: W. G. Cochran, Sampling Techniques, 3rd ed., section 6.4.
     """
@@ -143,24 +143,24 @@ def _ratio(part: Floats, whole: Floats) -> Share:
         return Share(value, 0.0, 1.0)
     rest = part - value * whole
     error = float(np.sqrt((rest**2).sum() / (k * (k - 1)))) / float(whole.mean())
-    half = student(k) * error
+    half = student_t(k) * error
     return Share(value, max(0.0, value - half), min(1.0, value + half))
 
 
-def student(k: int) -> float:
-    """Student's t for 95 % of `k` values, within 2 % of the tables from k = 4 on."""
+def student_t(k: int) -> float:
+    """Return Student's t for the 95 % interval of `k` values, within 2 % of the tables from k = 4 on."""
     return 1.96 + 3.27 / (k - 1)
 
 
 # ---- The spread of values: percentiles, histograms of shares of time, and the distance of two histograms.
 
 BINS = 50
-"""Of histograms of 0 to 100 %: each 2 % wide, 100 % in the last. (SageMaker Debugger has 49 of that width, and none for
+"""Bins of histograms of 0 to 100 %: each 2 % wide, 100 % in the last. (SageMaker Debugger has 49, and none for
 what is above 98 %, where a busy GPU spends its time.)"""
 
 
 def quantiles(values: npt.ArrayLike) -> Quantiles:
-    """The spread of the finite values, by `numpy.percentile`'s linear interpolation."""
+    """Return the spread of the finite values, by `numpy.percentile`'s linear interpolation."""
     present = finite(values)
     if len(present) == 0:
         return Quantiles(0, *[math.nan] * 6)
@@ -168,7 +168,7 @@ def quantiles(values: npt.ArrayLike) -> Quantiles:
 
 
 def histogram(values: npt.ArrayLike) -> tuple[float, ...]:
-    """The share of the finite values (%) in each of 50 bins of 2 %; empty where there are none.
+    """Return the share of the finite values (%) in each of 50 bins of 2 %; empty where there are none.
 
     Bin k is [2k, 2k + 2), the last one holds 100 too; what lies outside of 0 to 100 counts in the bin at that end.
     """
@@ -180,7 +180,7 @@ def histogram(values: npt.ArrayLike) -> tuple[float, ...]:
 
 
 def distance(a: Sequence[float], b: Sequence[float]) -> float:
-    """The total variation distance of two histograms: half the sum of the absolute differences of their shares.
+    """Return the total variation distance of two histograms: half the sum of the absolute differences of their shares.
 
     It is the least share of the samples that would have to lie elsewhere for the two to be equal. 0: equal; 1: no bin
     in common; NaN where one of them is empty. It does not grow further with how far apart the bins are.
@@ -191,13 +191,13 @@ def distance(a: Sequence[float], b: Sequence[float]) -> float:
 
 
 def finite(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """The finite values, in their order."""
+    """Return the finite values, in their order."""
     given = np.asarray(values, dtype=np.float64).ravel()
     return given[np.isfinite(given)]
 
 
 def weighted_mean(values: npt.NDArray[np.float64], weights: npt.NDArray[np.float64]) -> float:
-    """The weighted mean of the finite values; unweighted where the weights are 0, NaN without a value."""
+    """Return the weighted mean of the finite values; unweighted where the weights are 0, NaN without a value."""
     present = np.isfinite(values)
     if not present.any():
         return math.nan
@@ -224,7 +224,7 @@ class Period:
 
     @property
     def swing(self) -> float:
-        """How far the longest place lies above the shortest, in the unit of the times."""
+        """The difference between the longest and the shortest place, in the unit of the times."""
         return self.effect * sum(self.means) / len(self.means)
 
     @property
@@ -233,8 +233,8 @@ class Period:
         return " / ".join(f"{mean:,.1f}" if mean < 100 else f"{mean:,.0f}" for mean in self.means) + " ms"
 
 
-def strongest(times: Floats, batches: Places, numbers: Places | None = None) -> Period | None:
-    """The period of 2 to 8 steps that explains most of how the times vary; None where they do not, or are too few.
+def strongest_period(times: Floats, batches: Places, numbers: Places | None = None) -> Period | None:
+    """Return the period of 2 to 8 steps that explains most of the times' variance; None if they are equal or too few.
 
     The times are clipped at their 2nd and 98th percentile, freed of drift by the moving mean over a whole period (which
     leaves a pattern of that period as it is), and folded; explained is the variance between the places over all of it
@@ -251,10 +251,10 @@ def strongest(times: Floats, batches: Places, numbers: Places | None = None) -> 
     return min(good, key=lambda period: period.steps, default=None)
 
 
-def following(
+def part_with_period(
     period: Period, parts: Mapping[Part, Floats], batches: Places, numbers: Places | None = None
 ) -> Part | None:
-    """The part of the steps that follows a pattern of them most; None where none makes up half of its swing.
+    """Return the part of the steps that follows a pattern of them most; None where none makes up half of its swing.
 
     `parts` are times of the same steps in the same unit, NaN: not measured.
     """
@@ -268,7 +268,7 @@ def following(
 
 
 def _counters(batches: Places, numbers: Places | None) -> list[Places]:
-    """Counts of the steps: through all of them, and by the batches' numbers, if these begin anew."""
+    """Return the steps' numbers: through all of them, and by the batches' numbers if these begin anew."""
     through = np.arange(len(batches)) if numbers is None else numbers
     return [through, *([batches] if (np.diff(batches) < 0).any() else [])]
 

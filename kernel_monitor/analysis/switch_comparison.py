@@ -1,4 +1,4 @@
-"""What switching a loader's engine brought, in words: the strip of the page, and one sentence at the end of a training.
+"""The effect of switching a loader's engine in words: the strip of the page, and a sentence at the end of a training.
 
 Both are of one `results.Change` between two segments (`changes.py`), whose figures the report and the JSON have, too.
 """
@@ -17,9 +17,9 @@ from ..protocol.states import Strip, StripRow
 from ..store import Rows, Snapshot, StepTable
 from .changes import ALIKE, NEEDED_S, NEEDED_STEPS, amount, changes, factor, figure, headline, percent, rounded
 from .frames import loader_names
-from .loops import aside
+from .loops import secondary_loaders
 from .results import Change, Segment
-from .segments import REPLAYS, Event, first, segments, switches
+from .segments import REPLAYS, Event, change_time, segments, switches
 
 SLOWER = 0.9  # with less than this share of the images/s of before, a switch is called slower
 _NBSP = "\N{NO-BREAK SPACE}"  # keeps a figure and its unit on one line of a narrow sidebar
@@ -45,7 +45,7 @@ class SwitchComparison:
         printer.text(self.sentence)
 
 
-class Compared(NamedTuple):
+class SwitchComparisons(NamedTuple):
     """The segments of the loaders that switched, by their keys, their changes, and the one that says most."""
 
     segments: dict[str, Segment]
@@ -56,19 +56,21 @@ class Compared(NamedTuple):
         return self.segments[change.before], self.segments[change.after]
 
 
-def compare(snapshot: Snapshot, loaders: Sequence[str] | None = None) -> Compared:
+def compare(snapshot: Snapshot, loaders: Sequence[str] | None = None) -> SwitchComparisons:
     """Compare all switches of a session, or those of `loaders` (their ids)."""
     chosen = {str(event["loader"]) for event in switches(snapshot.events)}
     with np.errstate(all="ignore"):
         parts = segments(snapshot, loaders=chosen if loaders is None else chosen.intersection(loaders), metrics=METRICS)
         made = changes(parts, snapshot.events)
-        return Compared({part.key: part for part in parts}, made, headline(parts, made, aside(snapshot.steps)))
+        return SwitchComparisons(
+            {part.key: part for part in parts}, made, headline(parts, made, secondary_loaders(snapshot.steps))
+        )
 
 
-def strip(
+def switch_strip(
     table: Rows, events: Sequence[Event], loaders: Sequence[Mapping[str, Any]], steps: StepTable | None = None
 ) -> Strip | None:
-    """Return what the switch that says most (`changes.headline`) changed; None before the first switch.
+    """Return the comparison of the most informative switch (`changes.headline`); None before the first switch.
 
     An engine that has just come is said to be measured until it can be compared. `rows` is empty, and `text` says why,
     while there is too little to compare. Where there are several loaders, the text names the one that switched. A
@@ -88,7 +90,7 @@ def strip(
     # Another loader's switch does not hide the one that says most.
     best = None if found.headline is None or found.headline.switch is None else found.headline.switch["loader"]
     own = best in (None, newest["loader"])
-    fresh = pending and own and len(table.time) > 0 and float(table.time[-1]) < first(newest) + _MEASURING_S
+    fresh = pending and own and len(table.time) > 0 and float(table.time[-1]) < change_time(newest) + _MEASURING_S
     if fresh or found.headline is None or found.headline.switch is None:
         return _without_figures(newest, of_newest, states, fresh=fresh)
     switch = found.headline.switch
@@ -107,13 +109,13 @@ def strip(
 
 def _is(change: Change, event: Event) -> bool:
     switch = change.switch
-    return switch is not None and (switch["loader"], first(switch)) == (event["loader"], first(event))
+    return switch is not None and (switch["loader"], change_time(switch)) == (event["loader"], change_time(event))
 
 
 def _without_figures(
     switch: Event, change: Change | None, states: Sequence[Mapping[str, Any]], *, fresh: bool
 ) -> Strip:
-    """A switch that cannot be compared, or not yet."""
+    """Return a switch that cannot be compared, or not yet."""
     reason = "measuring…" if fresh else "too little was measured after the switch to compare"
     if change is not None and change.reason is not None and not (fresh and " after " in change.reason):
         reason = change.reason
@@ -150,7 +152,7 @@ def _offers(state: Mapping[str, Any], switch: Event) -> bool:
 
 
 def change_rows(before: Segment, after: Segment) -> list[StripRow]:
-    """The figures of both sides, rounded as `number_text.figure` says them; what one side lacks is left out."""
+    """Return the figures of both sides, rounded as `changes.figure` formats them; what one side lacks is left out."""
     sides = before, after
     figures = (
         ("images/s", "images/s", [side.rate for side in sides]),
@@ -170,7 +172,7 @@ def change_rows(before: Segment, after: Segment) -> list[StripRow]:
 
 
 def _change_text(before: Segment, after: Segment, *, several: bool = False) -> str:
-    """One line on two sides: the rate, the step and its wait, GPU and CPU.
+    """Return one line on two sides: the rate, the step and its wait, GPU and CPU.
 
     Where there are `several` loaders, the rate is said to be that of the time in which the loader's own loop runs.
     """
@@ -196,7 +198,7 @@ def _amount(side: Segment) -> str:
 
 
 def comparison(snapshot: Snapshot, loader: str | None = None) -> SwitchComparison:
-    """The switch that says most (`changes.headline`), or why none can be compared.
+    """Return the comparison of the most informative switch (`changes.headline`), or why there is none.
 
     `loader` is an id or name; left out, it is the one whose switch says most, else the one that switched last, or else
     the one that delivered last.
@@ -220,13 +222,13 @@ def comparison(snapshot: Snapshot, loader: str | None = None) -> SwitchCompariso
         return SwitchComparison("No loader has delivered a batch since the monitor was started.")
     several = len({names[known] for known in delivered}) > 1  # a loader that its cell made again has the same name
     found = compare(snapshot, None if loader is None else [chosen])
-    said = found.headline
-    if said is not None and said.switch is not None:
-        before, after = found.sides(said)
+    main_change = found.headline
+    if main_change is not None and main_change.switch is not None:
+        before, after = found.sides(main_change)
         own = [event for event in done if str(event["loader"]) == after.loader]
-        text = _named(after.name, several) + sentence(said, before, after)
-        text += _others(said, own, done, found, names)
-        return SwitchComparison(text, said.switch, before, after, said.faster)
+        text = _named(after.name, several) + sentence(main_change, before, after)
+        text += _others(main_change, own, done, found, names)
+        return SwitchComparison(text, main_change.switch, before, after, main_change.faster)
     own = [event for event in done if str(event["loader"]) == chosen]
     prefix = _named(names.get(chosen, chosen), several)
     if not own:
@@ -242,7 +244,7 @@ def _named(name: str, several: bool) -> str:
 def _chosen(
     loader: str | None, names: dict[str, str], delivered: dict[str, float], done: Sequence[Event]
 ) -> str | None:
-    """The id of the loader that is meant; None where nothing has delivered."""
+    """Return the id of the loader that is meant; None where nothing has delivered."""
     if loader is not None:
         meant = [number for number, name in names.items() if loader in (number, name)]
         if not meant:
@@ -256,7 +258,7 @@ def _chosen(
 
 
 def sentence(change: Change, before: Segment, after: Segment) -> str:
-    """Return what a switch brought, with the counts behind it."""
+    """Return the effect of a switch in a sentence, with the counts behind it."""
     event = change.switch or {"source": before.backend, "target": after.backend}
     judged = ""
     if REPLAYS in (event["source"], event["target"]):
@@ -273,10 +275,10 @@ def sentence(change: Change, before: Segment, after: Segment) -> str:
 
 
 def _others(
-    said: Change, own: Sequence[Event], done: Sequence[Event], found: Compared, names: Mapping[str, str]
+    main_change: Change, own: Sequence[Event], done: Sequence[Event], found: SwitchComparisons, names: Mapping[str, str]
 ) -> str:
-    """A sentence on the loader's other switches, and one on a newer one of another loader that cannot be compared."""
-    place = next((place for place, event in enumerate(own) if _is(said, event)), 0)
+    """Return a sentence on the loader's other switches, and one on a newer, not comparable switch of another loader."""
+    place = next((place for place, event in enumerate(own) if _is(main_change, event)), 0)
     text = ""
     if place < len(own) - 1:
         text = f" This was switch {place + 1} of {len(own)}; after the later ones too little was measured to compare."
@@ -292,13 +294,13 @@ def _others(
     return text
 
 
-def _too_little(event: Event, found: Compared) -> tuple[str, Segment | None, Segment | None]:
-    """A sentence on a switch that cannot be compared, and its two sides."""
+def _too_little(event: Event, found: SwitchComparisons) -> tuple[str, Segment | None, Segment | None]:
+    """Return a sentence on a switch that cannot be compared, and its two sides."""
     change = next((made for made in found.changes if _is(made, event)), None)
     before, after = (None, None) if change is None else found.sides(change)
     if change is None:  # no step came after it
         own = [part for part in found.segments.values() if part.loader == event["loader"]]
-        before = next((part for part in reversed(own) if part.start < first(event)), None)
+        before = next((part for part in reversed(own) if part.start < change_time(event)), None)
     counts = [
         amount(0 if side is None else side.samples, 0.0 if side is None else side.seconds) for side in (before, after)
     ]

@@ -13,12 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .advice import next_step, percent
-from .decision import Decision, decide
+from .advice import Decision, decide, next_step, percent
 from .frames import Frames, usable_cores
 from .gains import ExpectedGains, gains, resources
 from .results import Gain, Kind, Segment, Verdict
-from .step_times import Share, Shares, Timings, block_steps, of_frames, of_steps, shares
+from .step_times import Share, Shares, Timings, block_steps, shares, timings_of_frames, timings_of_steps
 
 THRESHOLDS = {
     "wait": 0.10,
@@ -41,11 +40,11 @@ WATCH = "phases: monitor.watch(model, optimizer)"
 KINDS: dict[str, Kind] = {"wait": "input-bound", "copy": "copy-bound", "other": "residual-heavy"}
 
 _IS = re.compile(r"(of each step|%|GPU|loading) is\b")
-"""What the sentences below say of a loop under way; of one that has ended it was so."""
+"""The verbs in the sentences below that are put into the past for a loop that has ended."""
 
 
 class _Judged(NamedTuple):
-    """A kind with its reasons."""
+    """The kind of a verdict, with its reasons."""
 
     kind: Kind
     sentence: str
@@ -59,14 +58,16 @@ def judge(
     thresholds: Mapping[str, float],
     known: Sequence[Gain],
 ) -> Verdict:
-    """The verdict on one segment, with the gains to expect; `advised` adds the advice.
+    """Return the verdict on one segment, with the gains to expect; `advised` adds the advice.
 
     `state` is its loader's (empty where it is not known). What was measured already (`known`) stands in place of
     predictions.
     """
     rows = frames.steps(segment.loader, segment.start, segment.end)
     # Where no single step was kept, there are only the means of the rows.
-    timings = of_steps(rows) if len(rows) else of_frames(frames, segment.loader, segment.start, segment.end)
+    timings = (
+        timings_of_steps(rows) if len(rows) else timings_of_frames(frames, segment.loader, segment.start, segment.end)
+    )
     expected = ExpectedGains()
     if len(timings) and not segment.synthetic:
         given = resources(segment, frames.schema, len(rows) or timings.steps)
@@ -76,10 +77,10 @@ def judge(
     return verdict(segment, timings, gpu=bool(frames.schema.gpus) or decodes, expected=expected, thresholds=thresholds)
 
 
-def advised(
+def with_advice(
     frames: Frames, segment: Segment, found: Verdict, state: Mapping[str, Any], withheld: str | None = None
 ) -> tuple[Verdict, Decision]:
-    """The verdict `found` with its advice, and the decision that all advice on the segment is made from."""
+    """Return the verdict `found` with its advice, and the decision that all advice on the segment is made from."""
     decision = decide(segment, found, state, usable_cores(frames.schema), withheld)
     return replace(found, advised=next_step(decision, found.missing)), decision
 
@@ -133,7 +134,7 @@ def _judge(segment: Segment, timings: Timings, found: Shares | None, limits: Map
 
 
 def _input(segment: Segment, timings: Timings, found: Shares, limits: Mapping[str, float], gpu: bool) -> _Judged | None:
-    """Input-bound, or undetermined with the reason; None: it is not input-bound."""
+    """Return `input-bound`, or `undetermined` with the reason; None if the segment is not input-bound."""
     wait, threshold = found.wait, limits["wait"]
     serial = segment.backend not in (*_PIPELINED, "ray") and segment.knobs.get("workers", 0) == 0
     what = "the GPU waiting for data" if timings.on_device and found.parts else "waiting for data"
@@ -155,20 +156,20 @@ def _input(segment: Segment, timings: Timings, found: Shares, limits: Mapping[st
         rest = f"{text} The loop may load its batches itself, and its own computing was not measured."
         return _Judged("undetermined", rest, (WATCH,))
     if serial:
-        larger_name = max(found.parts, key=lambda name: _over(found, name, limits), default=None)
+        larger_name = max(found.parts, key=lambda name: _bottleneck_share(found, name, limits), default=None)
         if larger_name in ("copy", "other") and found.parts[larger_name].value > wait.value:
             return None
     return _Judged("input-bound", text, () if found.parts else (WATCH,))
 
 
-def _over(found: Shares, name: str, limits: Mapping[str, float]) -> float:
-    """The share of a part that is a bottleneck by itself; 0 of any other."""
+def _bottleneck_share(found: Shares, name: str, limits: Mapping[str, float]) -> float:
+    """Return the share of a part that is a bottleneck by itself; 0 of any other."""
     share = found.parts[name]
     return share.value if name in limits and share.low >= limits[name] else 0.0
 
 
 def _not_input(segment: Segment, timings: Timings, found: Shares, limits: Mapping[str, float], gpu: bool) -> _Judged:
-    """Return what the step is bound by, as data do not hold it up."""
+    """Return what the step is bound by, where waiting for data is not it."""
     wait = f"{_part_of(found.wait.value)} waiting for data"
     needed = _steps_needed(segment, limits)
     if timings.steps < needed:
@@ -206,7 +207,7 @@ def _part(timings: Timings, found: Shares, name: str, gpu: bool) -> _Judged:
 
 
 def _steps_needed(segment: Segment, limits: Mapping[str, float]) -> int:
-    """A loader slower by a share of `wait` shows only once what it has in flight is used up: 1 / `wait` steps each."""
+    """Return how many steps a slow loader can hide: the batches in flight times 1 / (the threshold of the wait)."""
     flight = max(1, segment.knobs.get("workers", 1)) * max(1, segment.knobs.get("prefetch", 2))
     if segment.backend in _PIPELINED:
         flight = segment.knobs.get("prefetch", 4)
@@ -214,7 +215,7 @@ def _steps_needed(segment: Segment, limits: Mapping[str, float]) -> int:
 
 
 def _mixed(found: Shares, timings: Timings, limits: Mapping[str, float]) -> str | None:
-    """Return why a segment is not one thing: a part is a bottleneck for some of the time and far from one for some."""
+    """Return why a segment is mixed: a part is a bottleneck for some of the time and far from one for some of it."""
     if len(found.seconds) < 8:
         return None
     total = found.seconds.sum()
@@ -237,7 +238,7 @@ def _mixed(found: Shares, timings: Timings, limits: Mapping[str, float]) -> str 
 
 
 def past(sentence: str) -> str:
-    """The sentence of a verdict on a loop that has ended."""
+    """Return the sentence of a verdict on a loop that has ended."""
     return _IS.sub(r"\1 was", sentence)
 
 

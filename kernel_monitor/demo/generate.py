@@ -20,7 +20,7 @@ from typing import IO, Any, cast
 
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.os_process import child_environment, usable_cores
-from kernel_monitor.output import why, write
+from kernel_monitor.output import error_words, write
 
 from . import scene
 
@@ -50,7 +50,7 @@ class Recipe:
         return f"{scene.class_name(index % self.classes)}/{index:05d}.jpg"
 
     def make(self, root: Path, index: int) -> None:
-        """Writes picture `index`: whole or not at all."""
+        """Write picture `index`: whole or not at all."""
         target = root / self.place(index)
         _make_folder(target.parent)
         # ImageFolder looks at suffixes, so a temporary file of an interrupted run is no sample
@@ -60,7 +60,7 @@ class Recipe:
 def demo_data(
     directory: str | os.PathLike[str], *, images: int = 2048, classes: int = 10, seed: int = 0, progress: bool = True
 ) -> Path:
-    """Makes a demo set in `directory`, or what is missing of it, on all cores, and returns its path.
+    """Make a demo set in `directory`, or its missing files, on all cores, and return its path.
 
     The files are JPEGs of about 500 x 375 pixels, landscape and portrait, 110 to 150 kB each. A complete set is
     left as it is; a set that was interrupted is finished; more `images` of the same seed and classes are added.
@@ -95,14 +95,14 @@ def demo_data(
         _fill(root, recipe, missing, progress)
         if missing := _missing(root, recipe):
             raise MonitorError(
-                f"{len(missing)} of {images} images are still missing in {root}: is something deleting them?"
+                f"{len(missing)} of {images} images are still missing in {root}: another program may be deleting them"
             )
     _sweep(root)
     return root
 
 
 def read_recipe(root: Path) -> Recipe | None:
-    """The recipe of the set in `root`; None where there is no marker file; a MonitorError if that is damaged."""
+    """Return the recipe of the set in `root`; None where there is no marker file; a MonitorError if that is damaged."""
     try:
         text = (root / MARKER).read_text("utf-8")
     except (FileNotFoundError, NotADirectoryError):
@@ -114,7 +114,7 @@ def read_recipe(root: Path) -> Recipe | None:
 
 
 def _claim(root: Path, recipe: Recipe) -> None:
-    """Writes the marker into an empty folder; accepts a folder whose set is this one or the beginning of it."""
+    """Write the marker into an empty folder; accept a folder whose set is this one or the beginning of it."""
     present = read_recipe(root)
     if present == recipe:
         return
@@ -133,11 +133,11 @@ def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise MonitorError(f"Cannot make the folder {folder}: {why(error, folder)}.") from error
+        raise MonitorError(f"Cannot make the folder {folder}: {error_words(error, folder)}.") from error
 
 
 def _missing(root: Path, recipe: Recipe) -> list[int]:
-    """Numbers of the pictures that are not there, or not of a size that this package writes (a lost disk cache)."""
+    """Return the numbers of the pictures that are missing, or of a wrong size because a disk cache was lost."""
     whole = {
         f"{path.parent.name}/{path.name}"
         for path in root.glob("*/*.jpg")
@@ -147,7 +147,7 @@ def _missing(root: Path, recipe: Recipe) -> list[int]:
 
 
 def _sweep(root: Path) -> None:
-    """Removes temporary files that a killed run left."""
+    """Remove temporary files that a killed run left."""
     for left in [*root.glob(".*.tmp"), *root.glob("*/.*.tmp")]:
         with suppress(FileNotFoundError):  # its own process may be quicker
             if time.time() - left.stat().st_mtime > _STALE:
@@ -173,7 +173,7 @@ def _alone(root: Path, recipe: Recipe, missing: Iterable[int]) -> Generator[int]
 
 
 def _together(root: Path, recipe: Recipe, missing: list[int], workers: int) -> Generator[int]:
-    """Makes the pictures in `workers` processes and yields each number when its picture is on the disk.
+    """Make the pictures in `workers` processes and yield each number when its picture is on the disk.
 
     Not multiprocessing: this runs in notebooks, where forking a process with threads is unsafe, spawning one runs
     the user's script again, and its resource tracker would stay behind.
@@ -224,7 +224,7 @@ def _start(order: dict[str, Any], writing: int) -> subprocess.Popen[str]:
 
 
 def _counted(made: Iterable[int], total: int) -> Generator[int]:
-    """The pictures as they are made, with tqdm's bar or, where that is not installed, a line that is rewritten."""
+    """Yield the pictures' numbers as they come, and show tqdm's bar or, without tqdm, a line that is rewritten."""
     try:
         from tqdm.auto import tqdm
     except ImportError:
@@ -242,7 +242,7 @@ def _counted(made: Iterable[int], total: int) -> Generator[int]:
 
 
 def main() -> int:
-    """Carries out the order on stdin; exit status 0 if all pictures were made."""
+    """Make the pictures that stdin names; return the exit status, 0 if all were made."""
     order = json.load(sys.stdin)
     root, recipe = Path(order["root"]), Recipe(**order["recipe"])
     try:

@@ -35,12 +35,12 @@ _QUALITIES = range(84, 99)  # what cameras and photo sites write
 
 
 def class_name(label: int) -> str:
-    """The folder's name of class `label` (0 to MOST_CLASSES - 1), e.g. `red-discs`: what a person sees in it."""
+    """Return the folder's name of class `label` (0 to MOST_CLASSES - 1), e.g. `red-discs`: what a person sees in it."""
     return f"{_HUES[label % len(_HUES)]}-{_SHAPES[label % len(_SHAPES)]}"
 
 
 def jpeg(seed: int, index: int, label: int) -> bytes:
-    """Picture number `index` of a set, of class `label`, as a JPEG file.
+    """Return picture number `index` of a set, of class `label`, as a JPEG file.
 
     Long side 400 to 600 pixels, landscape or portrait, SMALLEST to LARGEST bytes, 4:4:4 or 4:2:0 chroma. A RuntimeError
     if no quality brings the file into these bounds.
@@ -68,7 +68,7 @@ def jpeg(seed: int, index: int, label: int) -> bytes:
 
 
 def _compress(pixels: _Field, wanted: float, subsampling: int) -> bytes:
-    """The JPEG nearest to `wanted` bytes, one within the bounds before all others. Size grows with quality."""
+    """Return the JPEG nearest to `wanted` bytes, one within the bounds before all others. Size grows with quality."""
     picture = _image(pixels)
 
     @cache
@@ -88,12 +88,12 @@ def _image(pixels: _Field) -> Image.Image:
 
 
 def _planes(image: Image.Image) -> _Field:
-    """The bands of an image, float32 [bands, height, width]: whole planes are several times as fast to reckon with."""
+    """Return the bands of an image, float32 [bands, height, width]: arithmetic is much faster on whole planes."""
     return np.asarray(image).transpose(2, 0, 1).astype(np.float32, order="C")
 
 
 def _paint(rng: np.random.Generator, width: int, height: int, label: int) -> _Field:
-    """The scene, float32 [3, height, width], about 0 to 255."""
+    """Return the scene, float32 [3, height, width], about 0 to 255."""
     hue = (label % len(_HUES)) / len(_HUES)
     canvas = (2 * width, 2 * height)  # painted at twice the size: shrinking makes edges as soft as a lens does
 
@@ -130,7 +130,7 @@ def _paint(rng: np.random.Generator, width: int, height: int, label: int) -> _Fi
 
 
 def _textured(rng: np.random.Generator, pixels: _Field, strengths: Iterable[_Field]) -> _Field:
-    """Colours, float32 [3, height, width], times textures; a strength for each texture, 255 for one half."""
+    """Multiply colours, float32 [3, height, width], by textures; a strength for each texture, 255 for one half."""
     _, height, width = pixels.shape
     fine, grained, cloud = (
         _window(rng, tile, height, width) * (strength * np.float32(0.5 / 255))
@@ -145,7 +145,7 @@ def _textured(rng: np.random.Generator, pixels: _Field, strengths: Iterable[_Fie
 def _scatter(
     rng: np.random.Generator, colours: Image.Image, surfaces: Image.Image, shape: str, count: int, hue: float | None
 ) -> None:
-    """Drops `count` shapes, from far to near, on both canvases; without a hue in dull colours of any hue, behind all.
+    """Draw `count` shapes, from far to near, on both canvases; without a hue in dull colours of any hue, behind all.
 
     `surfaces` has a band per texture, and one that is 255 where a shape of a hue lies.
     """
@@ -170,7 +170,7 @@ def _scatter(
 
 
 def _colour(rng: np.random.Generator, hue: float | None) -> tuple[int, int, int]:
-    """A surface's colour: near `hue` for the subject of the picture, dull and of any hue for its surroundings."""
+    """Return a surface's colour: near `hue` for the picture's subject, dull and of any hue for its surroundings."""
     if hue is None:
         parts = colorsys.hsv_to_rgb(rng.random(), rng.uniform(0, 0.3), rng.uniform(0.15, 0.9))
     else:
@@ -187,7 +187,7 @@ def _strengths(rng: np.random.Generator) -> tuple[int, int, int]:
 
 @cache
 def _outline(shape: str) -> npt.NDArray[np.float64]:
-    """Corners of a shape of radius one, float64 [n, 2]."""
+    """Return the corners of a shape of radius one, float64 [n, 2]."""
     if shape == "blocks":
         return np.array([(-1, -0.6), (1, -0.6), (1, 0.6), (-1, 0.6)], np.float64)
     if shape == "shards":
@@ -232,7 +232,7 @@ def _tiles() -> _Tiles:
 
 
 def _window(rng: np.random.Generator, tile: _Field, height: int, width: int) -> _Field:
-    """A random window of a tile, float32 [height, width], turned and flipped at random. Not to be written to."""
+    """Return a random window of a tile, float32 [height, width], turned and flipped at random. Not to be written to."""
     turned = int(rng.random() < 0.5)
     top, left = (int(rng.integers(0, _TILE - side + 1)) for side in (height, width))
     window = tile[turned, top : top + height, left : left + width]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..analysis.decision import CLEAR
+from ..analysis.advice import CLEAR
 from ..analysis.frames import Floats, Frames, Steps, counted
 from ..analysis.results import Advice, Point, faster, plain
 from ..analysis.segments import REPLAYS
@@ -38,7 +38,7 @@ class Trial:
     start: float = math.nan  # start, end: session s
     end: float = math.nan
     seconds: float = 0.0  # that the loop spent in steps that count
-    steps: int = 0  # that count (`analysis.counted_steps`); `samples` are theirs
+    steps: int = 0  # that count (`frames.counted`); `samples` are theirs
     batches: int = 0  # all steps that ended
     samples: int = 0
     rate: float = math.nan  # samples per second; `rate_low`, `rate_high`: quartiles of the rates of its single seconds
@@ -83,7 +83,7 @@ def trial(backend: str, steps: Sequence[Step], table: Rows, loader: str, start: 
     kept, adds = rows[used], adds[used]
     seconds, samples = float(adds.sum()), int(kept["images"].sum())
     frames = Frames(table, start=start, end=end)
-    places = frames.of(loader)
+    places = frames.delivery_rows(loader)
     cpu, gpu = (finite(values[places]) for values in (frames.cpu, frames.mean("gpu", "utilisation")))
     known = Trial(
         backend,

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..analysis.frames import allowed_cores, counted, limits_note
-from ..analysis.loops import Loop, beside, of_steps
+from ..analysis.loops import Loop, loops_of_steps, secondary
 from ..analysis.results import Analysis
 from ..analysis.rules import with_verdict
 from ..analysis.switch_comparison import sentence
@@ -265,11 +265,11 @@ class Cells:
             if whole > 0 and np.isfinite(usual["wait"]).all():
                 text += f", {100 * float(usual['wait'].sum()) / whole:.0f} % of the step spent waiting for data"
             lines.append((f"Loader {state['name']}", f"{text} ({state['backend']} at the end)"))
-        return [*lines, *self._verdict(of_steps(steps, start, end))]
+        return [*lines, *self._verdict(loops_of_steps(steps, start, end))]
 
     def _verdict(self, loops: list[Loop]) -> list[Line]:
         """Return the verdict on the newest loop that does not run beside another one."""
-        aside = beside(loops)
+        aside = secondary(loops)
         newest = max((loop for loop in loops if loop.loader not in aside), key=lambda loop: loop.end, default=None)
         if newest is None:
             return []

@@ -10,7 +10,7 @@ Kind = Literal["input-bound", "copy-bound", "compute-bound", "residual-heavy", "
 
 
 class AdvicePoint(TypedDict):
-    """What a piece of advice is for or against."""
+    """The change that a piece of advice is for or against."""
 
     about: str
     target: str
@@ -26,7 +26,7 @@ class AdviceState(TypedDict):
 
 
 class GainState(TypedDict):
-    """What a change would save of the step time, or did (negative: longer steps); `action`: an engine, or `loader`."""
+    """The share of the step time that a change saves (negative: longer steps); `action`: an engine, or `loader`."""
 
     action: str
     low: float | None
@@ -37,7 +37,7 @@ class GainState(TypedDict):
 
 
 class VerdictState(TypedDict):
-    """Where the time of a loader's steps goes; see `analysis.results.Verdict`. `warnings`: sentences of rules.
+    """The verdict on a loader's steps (see `analysis.results.Verdict`). `warnings`: sentences of rules.
 
     `over`: its loop has ended, or pauses; the sentence is of all its steps since the last change.
     """
@@ -181,7 +181,7 @@ class AloneState(TypedDict):
 
 
 class Findings(TypedDict):
-    """The live analysis; a frame has only the fields that changed. `ranks`: sentences on jobs of ranks.
+    """The results of the live analysis; a frame has only the fields that changed. `ranks`: sentences on jobs of ranks.
 
     `main`: the id of the loader whose loop trains, where several take turns; None before the first step.
     """

@@ -42,7 +42,7 @@ class MachineFigures(TypedDict):
 
 
 class Figures(MachineFigures):
-    """With the kind of the current verdict and the state of the recording."""
+    """Figures of a status bar, with the kind of the current verdict and the state of the recording."""
 
     kind: Kind | None
     recording: RecordingState

@@ -310,7 +310,7 @@ class MonitorState(TypedDict):
 
 
 class Identity(MonitorState):
-    """The kernel's half: protocol and package version, name of the environment, versions, and state."""
+    """The identity of the kernel's half: protocol, package and environment, versions, and state."""
 
     protocol: int
     version: str

@@ -30,12 +30,12 @@ _HELD = 0.5  # a family that changes in fewer of its rows is stored by its chang
 
 
 def planes(data: bytes, width: int) -> list[bytes]:
-    """The lowest bytes of all numbers of `width` bytes, then the next ones."""
+    """Return the lowest bytes of all numbers of `width` bytes, then the next ones."""
     return [data[place::width] for place in range(width)]
 
 
 def families(names: Sequence[str]) -> list[list[int]]:
-    """The columns of each family, in order."""
+    """Return the columns of each family, in order."""
     found: dict[str, list[int]] = {}
     for column, name in enumerate(names):
         key = "/".join(part for part in name.split("/") if not part.isdecimal())

@@ -50,7 +50,7 @@ CREATE TABLE steps (
 
 
 def kind_of(series: str) -> str:
-    """The kind of the rows that have a series."""
+    """Return the kind of the rows that have a series."""
     for kind in (NODE, RANK):
         if series.startswith(kind):
             return kind + series[len(kind) :].partition("/")[0]
@@ -60,7 +60,7 @@ def kind_of(series: str) -> str:
 
 
 def packed_step(row: Sequence[Any]) -> tuple[float, bytes]:
-    """The end and the bytes of a step that the kernel sent: the fields of `Step`, its end in session s.
+    """Return the end and the bytes of a step that the kernel sent: the fields of `Step`, its end in session s.
 
     Phases and flags may be left out; None or NaN where nothing was measured. What is no step raises ValueError,
     TypeError, OverflowError or struct.error.
@@ -75,7 +75,7 @@ def packed_step(row: Sequence[Any]) -> tuple[float, bytes]:
 
 
 def writer_here() -> dict[str, Any]:
-    """This process, by which a reader can check whether the writer still runs."""
+    """Return the identity of this process, by which a reader can check whether the writer still runs."""
     return {"pid": os.getpid(), "start": start_of(os.getpid()), **_machine()}
 
 
@@ -103,7 +103,7 @@ def wal_of(path: Path) -> Path:
 
 
 def size_of_log(path: Path) -> int:
-    """Bytes of a database's log; 0 without one."""
+    """Return the size of a database's log, in bytes; 0 without one."""
     try:
         return wal_of(path).stat().st_size
     except FileNotFoundError:
@@ -111,7 +111,7 @@ def size_of_log(path: Path) -> int:
 
 
 def size_of(path: Path) -> int:
-    """Bytes of a session on disk, with SQLite's files beside it; files deleted meanwhile count 0."""
+    """Return the bytes of a session on disk, with SQLite's files beside it; files deleted meanwhile count 0."""
     total = 0
     for file in files_of(path):
         with suppress(OSError):
@@ -120,13 +120,13 @@ def size_of(path: Path) -> int:
 
 
 def files_of(path: Path) -> list[Path]:
-    """The session's file and those that SQLite keeps beside it, as far as they exist."""
+    """Return the session's file and those that SQLite keeps beside it, as far as they exist."""
     return [file for end in ("", "-wal", "-shm", "-journal") if (file := path.with_name(path.name + end)).exists()]
 
 
 @cache
 def _machine() -> dict[str, str]:
-    """Ids of this boot of this machine, and of this container's process numbers."""
+    """Return ids of this boot of this machine, and of this container's process numbers."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
         namespace = str(Path("/proc/self/ns/pid").readlink())

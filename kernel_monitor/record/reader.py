@@ -8,7 +8,7 @@ import os
 import sqlite3
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,13 +19,23 @@ import numpy.typing as npt
 
 from kernel_monitor.errors import MonitorError, SessionError
 from kernel_monitor.store import LoaderInfo, Rows, Schema, Series, Snapshot
+from kernel_monitor.store.charts import SLOTS
 from kernel_monitor.store.schema import gpus_from_json
 
-from .decode import STEP_FIELDS
 from .format import HOST, SHOWN_VALUES, SNAPSHOT_VALUES, STEPS, SUFFIX, VALUES, is_live
 from .format import MOST_LOADERS as LOADERS_READ
-from .row_table import MOST_STEPS, RowTable, bin_seconds, binned, count_steps, drawable, read_steps
-from .session_facts import Access, ends, nodes, ranks, read_events, read_meta, restrain, shown_events, states
+from .row_table import MOST_STEPS, STEP_FIELDS, Floats, RowTable, count_steps, read_steps
+from .session_facts import (
+    Access,
+    limit_resources,
+    nodes,
+    ranks,
+    read_events,
+    read_meta,
+    shown_events,
+    states,
+    time_range,
+)
 from .sessions import find, identity
 
 if TYPE_CHECKING:
@@ -58,7 +68,7 @@ class Session:
         damage: list[str] = []
         with self._access.connect() as connection:
             meta = read_meta(connection, damage)
-            first, _ = ends(connection)
+            first, _ = time_range(connection)
         self.id, self.origin = identity(path, meta, damage)
         if first != first:
             raise SessionError(f"{path} is empty: nothing was measured yet.")
@@ -69,22 +79,22 @@ class Session:
 
     @property
     def seconds(self) -> float:
-        """From the first row to the last."""
+        """The time from the first row to the last, s."""
         with self._access.connect() as connection:
-            first, last = ends(connection)
+            first, last = time_range(connection)
         return last - first
 
     @property
     def live(self) -> bool:
-        """Whether it is being recorded."""
+        """Return whether the session is still being recorded."""
         return self.ended is None
 
     @property
     def ended(self) -> dict[str, Any] | None:
-        """How it ended: `reason`, `time` (session s), `goodbye` (its kernel ended it properly); None while live."""
+        """The end: `reason`, `time` (session s), `goodbye` (its kernel ended it properly); None while live."""
         with self._access.connect() as connection:
             meta = read_meta(connection, [])
-            _, last = ends(connection)
+            _, last = time_range(connection)
         if "ended" in meta:
             return dict(meta["ended"])
         if "copied" not in meta and is_live(meta.get("writer"), self.path):
@@ -94,7 +104,7 @@ class Session:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Facts about the kernel: versions and the like."""
+        """The facts about the kernel, such as versions."""
         return dict(self._meta().get("facts") or {})
 
     @property
@@ -109,12 +119,12 @@ class Session:
             return self._schema(table)
 
     def events(self) -> list[dict[str, Any]]:
-        """The events, oldest first; each with its `id`, `kind` and `time` (session s)."""
+        """Return the events, oldest first; each with its `id`, `kind` and `time` (session s)."""
         with self._reading() as (connection, damage):
             return read_events(connection, damage)
 
     def steps(self, most: int | None = STEPS) -> dict[str, npt.NDArray[Any]]:
-        """The steps of all loaders, in the order of their ends: arrays of one length.
+        """Return the steps of all loaders, in the order of their ends: arrays of one length.
 
         `loader` (its id), `end` (session s), `epoch`, `batch`, `images`, `wait` and `step` (s), the phases `copy`,
         `forward`, `backward`, `optimizer` (s, NaN where they were not measured), `flags` (`steps.measured_step`).
@@ -138,7 +148,7 @@ class Session:
         *,
         most: int | None = VALUES,
     ) -> Rows:
-        """The rows in [start, end] (session s; all if not given), as they were measured.
+        """Return the rows in [start, end] (session s; all if not given), as they were measured.
 
         Args:
             series: the columns wanted, in their order; all if not given. An unknown series is a SessionError.
@@ -158,7 +168,7 @@ class Session:
         return Rows(schema=schema, seq=numbers + gone + 1, time=times, values=values.T)
 
     def snapshot(self, max_rows: int = 6000) -> Snapshot:
-        """The session for the dashboard and the report: at most `max_rows` rows.
+        """Return the session for the dashboard and the report: at most `max_rows` rows.
 
         A longer session is given as means over equal bins, a very long one as means of evenly chosen blocks; times
         without rows stay gaps. `facts["recorded"]` has `started` (Unix s), `ended` (as `ended`), `live`, `bin_s` (None
@@ -200,7 +210,7 @@ class Session:
         )
 
     def to_pandas(self, series: Iterable[str] | None = None, *, most: int | None = VALUES) -> pd.DataFrame:
-        """The rows as a DataFrame: UTC timestamps down, series across, float32, NaN missing; arguments as for `rows`.
+        """Return the rows as a DataFrame: UTC timestamps down, series across, float32, NaN missing; arguments: `rows`.
 
         A MonitorError without pandas.
         """
@@ -214,7 +224,7 @@ class Session:
         return pd.DataFrame(rows.values, index=index, columns=list(rows.schema.names), copy=False)
 
     def check(self) -> list[str]:
-        """Descriptions of the damaged parts; none if the session is intact. Of a long session, some blocks are read."""
+        """Return descriptions of the damaged parts; none if intact. Of a long session only some blocks are read."""
         with self._access.connect() as connection:
             try:
                 answer = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(20)")]
@@ -257,7 +267,7 @@ class Session:
         try:
             with self._access.connect() as source, closing(sqlite3.connect(target, isolation_level=None)) as copy:
                 source.backup(copy)
-                restrain(copy)
+                limit_resources(copy)
                 copy.execute("PRAGMA journal_mode = DELETE")
                 now = json.dumps(time.time())
                 copy.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", [("copied", now), ("told", now)])
@@ -274,7 +284,7 @@ class Session:
 
     @contextmanager
     def _reading(self) -> Iterator[tuple[sqlite3.Connection, list[str]]]:
-        """A connection, and a list for descriptions of damaged parts, of which a warning is given at the end."""
+        """Yield a connection, and a list for descriptions of damaged parts, of which a warning is given at the end."""
         damage: list[str] = []
         with self._access.connect() as connection:
             yield connection, damage
@@ -329,5 +339,116 @@ class Session:
 
 
 def _first(damage: list[str], most: int = 20) -> list[str]:
-    """The first descriptions, and the number of the others."""
+    """Return the first descriptions, and the number of the others."""
     return damage if len(damage) <= most else [*damage[:most], f"{len(damage) - most:,} pieces more"]
+
+
+# ---- Long sessions in a few thousand rows: means over equal intervals of time, where there were rows at all.
+
+INTERVAL = "sample/interval"
+_LONGEST_S = 60.0  # a row covers no more
+_DRAWN_CELLS = 64 << 20
+"""Cells of the heatmaps that the rows of a snapshot may take: their tiles are whole, however few rows are in one."""
+_MOST_SLOTS = 2_000_000  # intervals that the rows of a snapshot may cover together
+
+
+class Bins:
+    """The means of rows over bins [k·width, (k + 1)·width) s; rows are added in the order of their times."""
+
+    def __init__(self, width: float) -> None:
+        self._width = width
+        self._times: list[npt.NDArray[np.float64]] = []
+        self._means: list[npt.NDArray[np.float32]] = []
+        # The rows of the newest bin, which the next rows may belong to as well.
+        self._open: tuple[npt.NDArray[np.float64], npt.NDArray[np.float32]] | None = None
+
+    def add(self, times: npt.NDArray[np.float64], values: npt.NDArray[np.float32]) -> None:
+        """Take rows: times[n], values[m, n]; NaN is missing."""
+        if self._open is not None:
+            times = np.concatenate([self._open[0], times])
+            values = np.concatenate([self._open[1], values], axis=1)
+        if len(times) == 0:
+            return
+        numbers = np.floor(times / self._width)
+        done = int(np.searchsorted(numbers, numbers[-1]))
+        self._open = times[done:], values[:, done:].copy()
+        self._close(numbers[:done], values[:, :done])
+
+    def result(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float32]]:
+        """Return the bins' middles, float64[k], and means, float32[m, k]."""
+        if self._open is not None:
+            times, values = self._open
+            self._open = None
+            self._close(np.floor(times / self._width), values)
+        if not self._times:
+            return np.empty(0), np.empty((0, 0), dtype=np.float32)
+        return np.concatenate(self._times), np.concatenate(self._means, axis=1)
+
+    def _close(self, numbers: npt.NDArray[np.float64], values: npt.NDArray[np.float32]) -> None:
+        if len(numbers) == 0:
+            return
+        starts = np.flatnonzero(np.diff(numbers, prepend=-np.inf))
+        there = ~np.isnan(values)
+        sums = np.add.reduceat(np.where(there, values, np.float32(0)), starts, axis=1, dtype=np.float64)
+        counts = np.add.reduceat(there, starts, axis=1, dtype=np.int64)
+        means = np.full(sums.shape, np.nan)
+        np.divide(sums, counts, out=means, where=counts > 0)
+        self._times.append((numbers[starts] + 0.5) * self._width)
+        self._means.append(means.astype(np.float32))
+
+
+def bin_width(first: float, last: float, interval: float, rows: int) -> float:
+    """Return the width of bins, in s (whole intervals), so that `first` to `last` need at most `rows` of them."""
+    return interval * max(1, math.ceil((last - first) / max(1, rows - 1) / interval))
+
+
+def bin_seconds(table: RowTable, interval: float, max_rows: int, one_in: int) -> float:
+    """Return the width of at most `max_rows` bins, in s; each has rows even where blocks were left out."""
+    runs = table.stored(HOST)
+    bin_s = bin_width(runs[0].first, max(run.last for run in runs), interval, max_rows)
+    if one_in == 1 or len(runs) < 2:
+        return bin_s
+    apart = float(np.median(np.diff([run.first for run in runs])))
+    return max(bin_s, interval * math.ceil(apart / interval))
+
+
+def binned(table: RowTable, names: Sequence[str], bin_s: float) -> tuple[npt.NDArray[np.float64], Floats]:
+    """Return all rows as means over bins of `bin_s` seconds: middles[bins], values[series, bins], NaN missing."""
+    others = table.columns(names)
+    beside = {place for places in others.values() for place in places}
+    of_host = [place for place in range(len(names)) if place not in beside]
+    middles, means = _means(table, HOST, [names[place] for place in of_host], bin_s)
+    out = np.full((len(names), len(middles)), np.nan, dtype=np.float32)
+    if len(middles) == 0:  # no block can be read
+        return middles, out
+    out[of_host] = means
+    for kind, places in others.items():
+        moments, means = _means(table, kind, [names[place] for place in places], bin_s)
+        _, here, there = np.intersect1d(middles, moments, assume_unique=True, return_indices=True)
+        if len(here):
+            out[np.array(places)[:, None], here] = means[:, there]
+    if INTERVAL in names:
+        interval = out[names.index(INTERVAL)]
+        np.clip(interval, bin_s, max(bin_s, _LONGEST_S), out=interval)  # a bin's row lasts until the next bin
+    return middles, out
+
+
+def _means(
+    table: RowTable, kind: str, names: Sequence[str], bin_s: float
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float32]]:
+    bins = Bins(bin_s)
+    for times, values in table.blocks(kind, names):
+        bins.add(times, values)
+    return bins.result()
+
+
+def drawable(schema: Schema, times: npt.NDArray[np.float64], values: Floats) -> bool:
+    """Return whether charts of these rows stay small: not so where rows are far apart, or claim to cover years."""
+    tiles = len(np.unique(np.floor(times / schema.interval / SLOTS))) * SLOTS
+    rows = len(schema.cpus) + 5 * len(schema.gpus) + sum(len(node.cores) for node in schema.nodes)
+    if tiles * rows > _DRAWN_CELLS:
+        return False
+    if INTERVAL not in schema.columns:
+        return True
+    covered = float(np.nansum(values[schema.columns[INTERVAL]], dtype=np.float64))
+    return covered / schema.interval <= _MOST_SLOTS

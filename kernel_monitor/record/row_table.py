@@ -1,31 +1,201 @@
-"""The rows of a session's file as one table over all its layouts, and its steps as another."""
+"""The rows of a session's file, unpacked with NumPy, as one table over all its layouts; and its steps as another."""
 
 from __future__ import annotations
 
+import json
 import math
 import sqlite3
+import struct
+import zlib
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from kernel_monitor.store import STEP, StepTable
-from kernel_monitor.store.charts import SLOTS
+from kernel_monitor.steps.measured_step import PHASES
+from kernel_monitor.store import STEP as STEP_ROW
+from kernel_monitor.store import StepTable
 
-from . import decode
-from .codec import families
-from .decode import Chunk, Damaged, Floats, Tail
-from .format import BLOCKS, EPOCHS, HOST, INTEGER, MAGNITUDE, MOST_LOADERS, NAME, SESSION_S, STEPS, STEPS_BLOCK, kind_of
-from .session_facts import Stored, listed, read_hello, read_layouts, stored
+from .codec import TABLE_LIMIT, families
+from .format import (
+    BLOCK_VALUES,
+    BLOCKS,
+    EPOCHS,
+    HOST,
+    INTEGER,
+    MAGNITUDE,
+    MOST_LOADERS,
+    NAME,
+    SESSION_S,
+    STEP,
+    STEPS,
+    STEPS_BLOCK,
+    kind_of,
+)
+from .session_facts import Stored, read_hello, read_layouts, read_rows, stored
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+# ---- Unpacks the rows that `codec` packed, and steps, with NumPy: whole families of columns at a time.
 
-    from kernel_monitor.store import Schema
+_STORED_STEP = np.dtype(STEP_ROW.descr[1:])  # without the loader's number
+STEP_FIELDS = _STORED_STEP.names or ()
+_LONGEST_S = 1e7  # longer than any step, by months
 
-    from .decode import Floats
+Floats = npt.NDArray[np.float32]
 
+
+class Damaged(ValueError):
+    """The error for bytes that are not as the recorder writes them."""
+
+
+class Chunk:
+    """Packed rows: `times`, float64[n], session seconds; `missed`, uint32[n]. Raises Damaged if they are not whole.
+
+    Args:
+        data: as the recorder packed them.
+        rows: how many, by the file's list of them.
+        width: columns of their layout.
+        families: of those columns, as the recorder makes them.
+    """
+
+    def __init__(self, data: bytes, rows: int, width: int, families: int) -> None:
+        try:
+            if rows * width > BLOCK_VALUES:
+                raise ValueError(f"{rows:,} rows of {width:,} columns are more than any block has")
+            # The head; times and missed deadlines; per value: itself, its place in a table and in a pattern.
+            text = inflate(data, 4096 + 64 * width + 12 * rows + 9 * rows * width)
+            (length,) = struct.unpack_from("<I", text)
+            head = json.loads(text[4 : 4 + length])
+            self._bytes = np.frombuffer(text, dtype=np.uint8)
+            self._rows = rows
+            if head["rows"] != rows:
+                raise ValueError(f"{head['rows']!r:.20} rows in place of {rows}")
+            self._families = _families(head["families"], width)
+            if len(self._families) > families:
+                raise ValueError(f"{len(self._families):,} families of columns in place of {families:,}")
+            self._at = 4 + length
+            self.times = self._planes(1, self._rows, 8, "<f8")[0]
+            self.missed = self._planes(1, self._rows, 4, "<u4")[0]
+            self._patterns = [self._take(self._rows).astype(bool) for _ in range(_whole(head["patterns"], 0, families))]
+        except (zlib.error, struct.error, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise Damaged(f"{type(error).__name__}: {error}") from error
+
+    def fill(self, out: Floats, places: npt.NDArray[np.intp]) -> None:
+        """Put the values into `out`, float32[k, n]: column c of the layout into row `places[c]`, none where that is -1.
+
+        Raises Damaged if they are not whole.
+        """
+        try:
+            for columns, values in self._values(places):
+                rows = places[columns]
+                wanted = rows >= 0
+                out[rows[wanted]] = values[wanted]
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise Damaged(f"{type(error).__name__}: {error}") from error
+
+    def _values(self, places: npt.NDArray[np.intp]) -> Iterator[tuple[npt.NDArray[np.intp], Floats]]:
+        """Yield the columns of each family with a wanted column, and their values float32[columns, n]."""
+        for columns, place, table in self._families:
+            pattern = self._patterns[place] if place >= 0 else None
+            if pattern is not None and not pattern[0]:
+                raise ValueError("a pattern without its first row")
+            count = self._rows if pattern is None else int(pattern.sum())
+            width = 4 if table == 0 else 1 if table <= 256 else 2
+            if (places[columns] < 0).all():
+                self._take(4 * table + width * count * len(columns))
+                continue
+            if table == 0:
+                cells = self._planes(len(columns), count, 4, "<u4")
+            else:
+                known = self._planes(1, table, 4, "<u4")[0]
+                cells = known[self._planes(len(columns), count, width, "<u1" if width == 1 else "<u2")]
+            if pattern is not None:
+                cells = cells[:, pattern.cumsum() - 1]
+            yield columns, cells.view(np.float32)
+
+    def _take(self, count: int) -> npt.NDArray[np.uint8]:
+        if self._at + count > len(self._bytes):
+            raise ValueError("it ends too early")
+        found = self._bytes[self._at : self._at + count]
+        self._at += count
+        return found
+
+    def _planes(self, columns: int, count: int, width: int, kind: str) -> npt.NDArray[Any]:
+        """Return numbers [columns, count] of `width` bytes that are stored in planes."""
+        found = self._take(columns * width * count).reshape(columns, width, count)
+        return np.ascontiguousarray(found.transpose(0, 2, 1)).view(kind)[:, :, 0]
+
+
+class Tail:
+    """Rows that are not packed, of `width` columns; the same interface as `Chunk`."""
+
+    def __init__(self, data: bytes, rows: int, width: int) -> None:
+        if len(data) != rows * (12 + 4 * width):
+            raise Damaged(f"{len(data)} bytes for {rows} rows of {width} columns")
+        self.times = np.frombuffer(data, dtype="<f8", count=rows)
+        self.missed = np.frombuffer(data, dtype="<u4", count=rows, offset=8 * rows)
+        self._values = np.frombuffer(data, dtype="<f4", offset=12 * rows).reshape(rows, width)
+
+    def fill(self, out: Floats, places: npt.NDArray[np.intp]) -> None:
+        """Put the values into `out`, as `Chunk.fill` does."""
+        wanted = places >= 0
+        out[places[wanted]] = self._values.T[wanted]
+
+
+def unpacked_steps(data: bytes, rows: int, *, packed: bool) -> npt.NDArray[Any]:
+    """Return so many steps as `store.STEP`[rows], with 0 for the loader; raise Damaged if they are not whole."""
+    try:
+        if rows > STEPS_BLOCK:
+            raise ValueError("more than any block has")
+        if packed:
+            planes = np.frombuffer(inflate(data, STEP.size * rows), dtype=np.uint8).reshape(STEP.size, rows)
+            data = np.ascontiguousarray(planes.T).tobytes()
+        if len(data) != rows * STEP.size:
+            raise Damaged(f"{len(data)} bytes for {rows} steps")
+        stored = np.frombuffer(data, dtype=_STORED_STEP, count=rows)
+    except (zlib.error, ValueError, TypeError) as error:
+        raise Damaged(f"{type(error).__name__}: {error}") from error
+    found = np.zeros(rows, dtype=STEP_ROW)
+    for name in STEP_FIELDS:
+        found[name] = stored[name]
+    for name in ("wait", "step", *PHASES):
+        found[name][~(np.abs(found[name]) < _LONGEST_S)] = np.nan
+    found["end"][~(np.abs(found["end"]) <= SESSION_S)] = np.nan
+    return found
+
+
+def inflate(data: bytes, most: int) -> bytes:
+    """Unpack a zlib stream; a ValueError or zlib.error if it is not whole, or more than `most` bytes."""
+    unpacker = zlib.decompressobj()
+    text = unpacker.decompress(data, most + 1)
+    if len(text) > most:
+        raise ValueError(f"it unpacks to more than {most:,} bytes")
+    if not unpacker.eof:
+        raise ValueError("it ends too early")
+    return text
+
+
+def _families(listed: Any, width: int) -> list[tuple[npt.NDArray[np.intp], int, int]]:
+    """Return the columns, the pattern's place (-1: none) and the table's length of each family: every column once."""
+    found = []
+    left = set(range(width))
+    for family in listed:
+        columns = [_whole(column, 0, width - 1) for column in family["columns"]]
+        if not columns or not left.issuperset(columns) or len(set(columns)) < len(columns):
+            raise ValueError("a column that is there twice")
+        left.difference_update(columns)
+        pattern, table = _whole(family["pattern"], -1, width), _whole(family["table"], 0, TABLE_LIMIT)
+        found.append((np.array(columns, dtype=np.intp), pattern, table))
+    return found
+
+
+def _whole(value: Any, least: int, most: int) -> int:
+    if not isinstance(value, int) or not least <= value <= most:
+        raise ValueError(f"{value!r:.20} is not between {least} and {most}")
+    return value
+
+
+# ---- The rows of all layouts as one table.
 
 MOST_STEPS = 500_000  # that are read for a report; of more, evenly chosen ones
 _SLACK_S = 1e-6
@@ -84,11 +254,11 @@ class RowTable:
         return list(self._runs)
 
     def stored(self, kind: str, start: float = -math.inf, end: float = math.inf) -> list[Stored]:
-        """The runs of a kind's rows that touch [start, end], by their times."""
+        """Return the runs of a kind's rows that touch [start, end], by their times."""
         return [run for run in self._runs.get(kind, []) if run.last >= start and run.first <= end]
 
     def cost(self, wanted: int, start: float = -math.inf, end: float = math.inf) -> int:
-        """The cost of decoding `wanted` series of all runs that touch [start, end], in values."""
+        """Return the cost of decoding `wanted` series of all runs that touch [start, end], in values."""
         runs = [run for kind in self.kinds for run in self.stored(kind, start, end)]
         names, families = self.layouts.names, self.layouts.families
         return sum(run.cost(len(names[run.layout]), families[run.layout], wanted) for run in runs)
@@ -101,7 +271,7 @@ class RowTable:
         return stride
 
     def load(self, run: Stored) -> Chunk | Tail:
-        """One run. Raises Damaged."""
+        """Return one run of rows; raise Damaged if it cannot be read."""
         data, width = _data(self.connection, run.table, run.id), len(self.layouts.names[run.layout])
         if run.table == "tail":
             found: Chunk | Tail = Tail(data, run.rows, width)
@@ -116,7 +286,7 @@ class RowTable:
     def blocks(
         self, kind: str, series: Sequence[str], start: float = -math.inf, end: float = math.inf
     ) -> Iterator[tuple[npt.NDArray[np.float64], Floats]]:
-        """Rows, run by run: times[n], values[len(series), n], NaN where a series did not exist."""
+        """Yield rows, run by run: times[n], values[len(series), n], NaN where a series did not exist."""
         for run in self.stored(kind, start, end):
             values = np.full((len(series), run.rows), np.nan, dtype=np.float32)
             times = self._fill(run, series, values)
@@ -127,7 +297,7 @@ class RowTable:
     def rows(
         self, series: Sequence[str], start: float = -math.inf, end: float = math.inf
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], Floats]:
-        """The host's rows with all others' values beside them: numbers[n] from 0, times[n], values[len(series), n]."""
+        """Return the host's rows, joined with the others' values: numbers[n] from 0, times[n], values[series, n]."""
         runs = self.stored(HOST, start, end)
         total = sum(run.rows for run in runs)
         numbers = np.zeros(total, dtype=np.int64)
@@ -155,7 +325,7 @@ class RowTable:
         return numbers, times, values
 
     def columns(self, series: Sequence[str]) -> dict[str, list[int]]:
-        """The places in `series` of those that each kind of rows but the host's has, as far as there are rows of it."""
+        """Return, for each kind of rows that the file has beside the host's, the places in `series` of its series."""
         found: dict[str, list[int]] = {}
         for place, name in enumerate(series):
             kind = kind_of(name)
@@ -194,7 +364,7 @@ class RowTable:
         return found.times
 
     def _place(self, layout: int, series: Sequence[str]) -> npt.NDArray[np.intp]:
-        """For each column of a layout its place in `series`, -1 where it is not wanted; cached for one `series`."""
+        """Return, for each column of a layout, its place in `series` (-1: not wanted); cached for one `series`."""
         if self._series is not series:
             self._series, self._places = series, {}
             self._where = {name: place for place, name in enumerate(series)}
@@ -205,7 +375,7 @@ class RowTable:
 
 
 def read_steps(connection: sqlite3.Connection, damage: list[str], most: int | None = None) -> StepTable:
-    """All steps by their ends; what cannot be read is left out and described in `damage`.
+    """Return all steps by their ends; what cannot be read is left out and described in `damage`.
 
     Of more than `most` steps, as many evenly chosen ones are given; the others count as dropped.
     """
@@ -220,13 +390,13 @@ def read_steps(connection: sqlite3.Connection, damage: list[str], most: int | No
             dropped += batch.steps
             continue
         try:
-            rows = decode.steps(_data(connection, "steps", batch.id), batch.steps, packed=bool(batch.packed))
+            rows = unpacked_steps(_data(connection, "steps", batch.id), batch.steps, packed=bool(batch.packed))
         except Damaged as error:
             damage.append(f"{batch.steps} steps of {batch.loader} (batch {batch.id}): {error}")
             continue
         rows["loader"] = loaders.setdefault(batch.loader, len(loaders))
         found.append(rows)
-    whole = np.concatenate(found) if found else np.empty(0, dtype=STEP)
+    whole = np.concatenate(found) if found else np.empty(0, dtype=STEP_ROW)
     placed = np.isfinite(whole["end"])
     if not placed.all():
         damage.append(f"{int((~placed).sum())} steps without a time")
@@ -252,7 +422,7 @@ def count_steps(connection: sqlite3.Connection) -> int:
 
 
 class _Batch(NamedTuple):
-    """A row of the file's table `steps`: `dropped` steps before these were not kept; `packed`: see `decode.steps`."""
+    """A row of the file's table `steps`: `dropped` steps before these were not kept; `packed`: see `unpacked_steps`."""
 
     id: int
     loader: str
@@ -262,12 +432,12 @@ class _Batch(NamedTuple):
 
 
 def _batches(connection: sqlite3.Connection, damage: list[str]) -> list[_Batch]:
-    """The batches of the newest loaders, in their order; malformed ones are left out."""
+    """Return the batches of the newest loaders, in their order; malformed ones are left out."""
     found: list[_Batch] = []
     loaders: set[str] = set()
     left_out = others = 0
     newest = f"ORDER BY id DESC LIMIT {BLOCKS}"
-    for row in listed(connection, "steps", "id, loader, n, dropped, packed", newest, damage):
+    for row in read_rows(connection, "steps", "id, loader, n, dropped, packed", newest, damage):
         number, loader, count, dropped, packed = row
         named = isinstance(loader, str) and len(loader) <= NAME
         counted = all(isinstance(value, int) for value in (number, count, dropped, packed))
@@ -286,7 +456,7 @@ def _batches(connection: sqlite3.Connection, damage: list[str]) -> list[_Batch]:
 
 
 def _data(connection: sqlite3.Connection, table: str, number: int) -> bytes:
-    """The bytes of a row. Raises Damaged."""
+    """Return the bytes of a row. Raises Damaged."""
     try:
         row = connection.execute(f"SELECT data FROM {table} WHERE id = ?", (number,)).fetchone()  # noqa: S608
     except sqlite3.DatabaseError as error:
@@ -295,114 +465,3 @@ def _data(connection: sqlite3.Connection, table: str, number: int) -> bytes:
     if not isinstance(data, bytes):
         raise Damaged("its bytes are not there")
     return data
-
-
-# ---- Long sessions in a few thousand rows: means over equal intervals of time, where there were rows at all.
-
-INTERVAL = "sample/interval"
-_LONGEST_S = 60.0  # a row covers no more
-_DRAWN_CELLS = 64 << 20
-"""Cells of the heatmaps that the rows of a snapshot may take: their tiles are whole, however few rows are in one."""
-_MOST_SLOTS = 2_000_000  # intervals that the rows of a snapshot may cover together
-
-
-class Bins:
-    """Takes rows in the order of their times, and gives the means of each bin [k·width, (k + 1)·width) s with some."""
-
-    def __init__(self, width: float) -> None:
-        self._width = width
-        self._times: list[npt.NDArray[np.float64]] = []
-        self._means: list[npt.NDArray[np.float32]] = []
-        # The rows of the newest bin, which the next rows may belong to as well.
-        self._open: tuple[npt.NDArray[np.float64], npt.NDArray[np.float32]] | None = None
-
-    def add(self, times: npt.NDArray[np.float64], values: npt.NDArray[np.float32]) -> None:
-        """Take rows: times[n], values[m, n]; NaN is missing."""
-        if self._open is not None:
-            times = np.concatenate([self._open[0], times])
-            values = np.concatenate([self._open[1], values], axis=1)
-        if len(times) == 0:
-            return
-        numbers = np.floor(times / self._width)
-        done = int(np.searchsorted(numbers, numbers[-1]))
-        self._open = times[done:], values[:, done:].copy()
-        self._close(numbers[:done], values[:, :done])
-
-    def result(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float32]]:
-        """The bins' middles, float64[k], and means, float32[m, k]."""
-        if self._open is not None:
-            times, values = self._open
-            self._open = None
-            self._close(np.floor(times / self._width), values)
-        if not self._times:
-            return np.empty(0), np.empty((0, 0), dtype=np.float32)
-        return np.concatenate(self._times), np.concatenate(self._means, axis=1)
-
-    def _close(self, numbers: npt.NDArray[np.float64], values: npt.NDArray[np.float32]) -> None:
-        if len(numbers) == 0:
-            return
-        starts = np.flatnonzero(np.diff(numbers, prepend=-np.inf))
-        there = ~np.isnan(values)
-        sums = np.add.reduceat(np.where(there, values, np.float32(0)), starts, axis=1, dtype=np.float64)
-        counts = np.add.reduceat(there, starts, axis=1, dtype=np.int64)
-        means = np.full(sums.shape, np.nan)
-        np.divide(sums, counts, out=means, where=counts > 0)
-        self._times.append((numbers[starts] + 0.5) * self._width)
-        self._means.append(means.astype(np.float32))
-
-
-def bin_width(first: float, last: float, interval: float, rows: int) -> float:
-    """Seconds of a bin so that `first` to `last` need at most `rows`: whole intervals."""
-    return interval * max(1, math.ceil((last - first) / max(1, rows - 1) / interval))
-
-
-def bin_seconds(table: RowTable, interval: float, max_rows: int, one_in: int) -> float:
-    """Seconds of the bins: `max_rows` are enough, and each has rows even where blocks were left out."""
-    runs = table.stored(HOST)
-    bin_s = bin_width(runs[0].first, max(run.last for run in runs), interval, max_rows)
-    if one_in == 1 or len(runs) < 2:
-        return bin_s
-    apart = float(np.median(np.diff([run.first for run in runs])))
-    return max(bin_s, interval * math.ceil(apart / interval))
-
-
-def binned(table: RowTable, names: Sequence[str], bin_s: float) -> tuple[npt.NDArray[np.float64], Floats]:
-    """All rows as means over bins of `bin_s` seconds: middles[bins], values[series, bins], NaN where nothing is."""
-    others = table.columns(names)
-    beside = {place for places in others.values() for place in places}
-    of_host = [place for place in range(len(names)) if place not in beside]
-    middles, means = _means(table, HOST, [names[place] for place in of_host], bin_s)
-    out = np.full((len(names), len(middles)), np.nan, dtype=np.float32)
-    if len(middles) == 0:  # no block can be read
-        return middles, out
-    out[of_host] = means
-    for kind, places in others.items():
-        moments, means = _means(table, kind, [names[place] for place in places], bin_s)
-        _, here, there = np.intersect1d(middles, moments, assume_unique=True, return_indices=True)
-        if len(here):
-            out[np.array(places)[:, None], here] = means[:, there]
-    if INTERVAL in names:
-        interval = out[names.index(INTERVAL)]
-        np.clip(interval, bin_s, max(bin_s, _LONGEST_S), out=interval)  # a bin's row lasts until the next bin
-    return middles, out
-
-
-def _means(
-    table: RowTable, kind: str, names: Sequence[str], bin_s: float
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float32]]:
-    bins = Bins(bin_s)
-    for times, values in table.blocks(kind, names):
-        bins.add(times, values)
-    return bins.result()
-
-
-def drawable(schema: Schema, times: npt.NDArray[np.float64], values: Floats) -> bool:
-    """Return whether charts of these rows stay small: not so where rows are far apart, or claim to cover years."""
-    tiles = len(np.unique(np.floor(times / schema.interval / SLOTS))) * SLOTS
-    rows = len(schema.cpus) + 5 * len(schema.gpus) + sum(len(node.cores) for node in schema.nodes)
-    if tiles * rows > _DRAWN_CELLS:
-        return False
-    if INTERVAL not in schema.columns:
-        return True
-    covered = float(np.nansum(values[schema.columns[INTERVAL]], dtype=np.float64))
-    return covered / schema.interval <= _MOST_SLOTS

@@ -63,43 +63,43 @@ _NO_HELLO: dict[str, Any] = {
 
 
 def read_meta(connection: sqlite3.Connection, damage: list[str]) -> dict[str, Any]:
-    """The facts by name (`validation.META`), as far as they are there."""
+    """Return the facts by name (`validation.META`), as far as they are there."""
     found: dict[str, Any] = {}
     for key, shape in validation.META.items():
         row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
         if row is not None:
             try:
                 value = parse(row[0])
-                found[key] = None if value is None else validation.fitted(value, shape)
+                found[key] = None if value is None else validation.fit(value, shape)
             except ValueError as error:
                 damage.append(f"{key}: {error}")
     return {key: value for key, value in found.items() if value is not None}
 
 
 def states(meta: dict[str, Any], damage: list[str]) -> list[dict[str, Any]]:
-    """The loaders' last states, each with `epochs`, the counts of its earlier epochs, where there are some."""
+    """Return the loaders' last states, each with `epochs`, the counts of its earlier epochs, where there are some."""
     epochs = meta.get("epochs") or {}
     found: dict[str, dict[str, Any]] = {}
     left = EPOCHS
     for entry in (meta.get("loaders") or [])[-MOST_LOADERS:]:
         try:
-            state = validation.fitted(entry, validation.STATE)
+            state = validation.fit(entry, validation.STATE)
             counts = epochs.get(state["id"], entry.get("epochs"))
             state.pop("epochs", None)
             found[state["id"]] = state
             if counts is not None:
-                every = validation.fitted(counts, [validation.COUNTS])
+                every = validation.fit(counts, [validation.COUNTS])
                 state["epochs"] = every[max(0, len(every) - left) :]
                 left -= len(state["epochs"])
                 if len(state["epochs"]) < len(every):
                     damage.append(f"the counts of all but {EPOCHS:,} epochs")
-        except validation.Misfit as error:
+        except validation.ShapeError as error:
             damage.append(f"the state of a loader: {error}")
     return list(found.values())
 
 
 def nodes(meta: dict[str, Any], series: Iterable[str], damage: list[str]) -> tuple[Node, ...]:
-    """The other machines that have `series`, as they were known last; of a session of an older version there are none.
+    """Return the other machines that have `series`, in their last known state; none for sessions of older versions.
 
     The cores are those of which there are series.
     """
@@ -116,9 +116,9 @@ def nodes(meta: dict[str, Any], series: Iterable[str], damage: list[str]) -> tup
     known: dict[str, dict[str, Any]] = {}
     for entry in (meta.get("nodes") or [])[-NODES:]:
         try:
-            node_state = validation.fitted(entry, validation.NODE)
+            node_state = validation.fit(entry, validation.NODE)
             known[node_state["id"]] = node_state
-        except validation.Misfit as error:
+        except validation.ShapeError as error:
             damage.append(f"the state of a node: {error}")
     order = [*(node for node in known if node in cores), *(node for node in cores if node not in known)][-NODES:]
     return tuple(
@@ -135,12 +135,12 @@ def nodes(meta: dict[str, Any], series: Iterable[str], damage: list[str]) -> tup
 
 
 def _gpus(count: int, names: list[str]) -> tuple[str, ...]:
-    """The names of so many GPUs."""
+    """Return the names of so many GPUs."""
     return tuple(names[k] if k < len(names) else f"GPU {k}" for k in range(count))
 
 
 def ranks(meta: dict[str, Any], series: Iterable[str], damage: list[str]) -> tuple[Rank, ...]:
-    """The ranks that have `series`, as they were known last; of a session of an older version there are none."""
+    """Return the ranks that have `series`, as they were known last; of a session of an older version there are none."""
     parts: dict[str, set[str]] = {}
     for name in series:
         kind, _, rest = name.partition("/")
@@ -150,16 +150,16 @@ def ranks(meta: dict[str, Any], series: Iterable[str], damage: list[str]) -> tup
     found = []
     for entry in (meta.get("ranks") or [])[-RANKS:]:
         try:
-            known = validation.fitted(entry, validation.RANK)
+            known = validation.fit(entry, validation.RANK)
             if known["id"] in parts:
                 found.append(Rank(**{**known, "steps": "step" in parts[known["id"]]}))
-        except (validation.Misfit, TypeError) as error:
+        except (validation.ShapeError, TypeError) as error:
             damage.append(f"the state of a rank: {error}")
     return tuple(found)
 
 
 def read_events(connection: sqlite3.Connection, damage: list[str]) -> list[dict[str, Any]]:
-    """The events, oldest first, each with its `id`."""
+    """Return the events, oldest first, each with its `id`."""
     found: list[dict[str, Any]] = []
     for number, value in _texts(connection, "event", "events", EVENTS, damage, validation.event):
         shown = value.get("id")
@@ -169,7 +169,7 @@ def read_events(connection: sqlite3.Connection, damage: list[str]) -> list[dict[
 
 
 def shown_events(events: list[dict[str, Any]], loaders: set[str], damage: list[str]) -> list[dict[str, Any]]:
-    """The newest of `events` (oldest first), as many as can be shown; `loaders` are the ids in states and steps."""
+    """Return the newest of `events` (oldest first) that can be shown; `loaders` are the ids in states and steps."""
     kept: list[dict[str, Any]] = []
     kinds: Counter[str] = Counter()
     known = set(loaders)
@@ -191,7 +191,7 @@ def shown_events(events: list[dict[str, Any]], loaders: set[str], damage: list[s
 
 
 def read_layouts(connection: sqlite3.Connection, damage: list[str]) -> list[tuple[int, str, list[tuple[str, str]]]]:
-    """Number, kind and series of each layout, as far as they have not too many series together: the host's first."""
+    """Return number, kind and series of each layout, the host's first, until they have too many series together."""
     kinds = dict(connection.execute("SELECT id, kind FROM layouts ORDER BY id DESC LIMIT ?", (LAYOUTS,)))
     found: list[tuple[int, str, list[tuple[str, str]]]] = []
     known: set[str] = set()
@@ -209,7 +209,7 @@ def read_layouts(connection: sqlite3.Connection, damage: list[str]) -> list[tupl
 
 
 def read_hello(connection: sqlite3.Connection, damage: list[str]) -> tuple[int | None, dict[str, Any]]:
-    """The layout of the newest hello, and the hello without its series."""
+    """Return the layout of the newest hello, and the hello without its series."""
     row = connection.execute("SELECT layout, hello FROM hellos ORDER BY id DESC LIMIT 1").fetchone()
     if row is None:
         return None, _NO_HELLO
@@ -230,13 +230,13 @@ def _texts(
     shape: Callable[[Any], Any],
     budget: Budget | None = None,
 ) -> Iterator[tuple[int, Any]]:
-    """The newest well-formed values of a column of JSON texts, and the numbers of their rows; the newest first.
+    """Yield the newest well-formed values of a column of JSON texts, and the numbers of their rows; the newest first.
 
     `table` may have a condition behind it; `budget` is shared with other texts.
     """
     budget = budget or Budget()
     left_out, why = 0, ""
-    for number, text in listed(connection, table, f"id, {column}", f"ORDER BY id DESC LIMIT {most}", damage):
+    for number, text in read_rows(connection, table, f"id, {column}", f"ORDER BY id DESC LIMIT {most}", damage):
         try:
             value = shape(parse(text, budget))
         except ValueError as error:
@@ -250,10 +250,10 @@ def _texts(
         damage.append(f"{left_out} of the {table.partition(' ')[0]} ({why})")
 
 
-def listed(
+def read_rows(
     connection: sqlite3.Connection, table: str, columns: str, rest: str, damage: list[str]
 ) -> Iterator[tuple[Any, ...]]:
-    """The rows of a table up to the first that cannot be read."""
+    """Yield the rows of a table up to the first that cannot be read."""
     try:
         yield from connection.execute(f"SELECT {columns} FROM {table} {rest}")  # noqa: S608
     except sqlite3.DatabaseError as error:
@@ -271,7 +271,7 @@ class Stored(NamedTuple):
     rows: int
 
     def cost(self, width: int, families: int, wanted: int) -> int:
-        """The cost of decoding it, in values (`file_limits`).
+        """Return the cost of decoding it, in values (limits: `format`).
 
         `width` series of its layout and `families` of them (`codec`) are unpacked; the result has the `wanted` ones.
         """
@@ -279,11 +279,13 @@ class Stored(NamedTuple):
 
 
 def stored(connection: sqlite3.Connection, damage: list[str]) -> list[Stored]:
-    """All runs of a session's file, by their times; malformed ones are described in `damage` and left out."""
+    """Return all runs of a session's file, by their times; malformed ones are described in `damage` and left out."""
     found: list[Stored] = []
     for table in ("chunks", "tail"):
         left_out = 0
-        for row in listed(connection, table, "id, layout, first, last, n", f"ORDER BY id LIMIT {BLOCKS + 1}", damage):
+        for row in read_rows(
+            connection, table, "id, layout, first, last, n", f"ORDER BY id LIMIT {BLOCKS + 1}", damage
+        ):
             number, layout, first, last, rows = row
             counted = all(isinstance(value, int) for value in (number, layout, rows)) and 0 < rows <= BLOCK_ROWS
             timed = isinstance(first, int | float) and isinstance(last, int | float)
@@ -299,8 +301,8 @@ def stored(connection: sqlite3.Connection, damage: list[str]) -> list[Stored]:
     return sorted(found, key=lambda run: (run.first, run.id))
 
 
-def ends(connection: sqlite3.Connection) -> tuple[float, float]:
-    """Session times of the oldest and the newest of the host's rows; NaN where there is none."""
+def time_range(connection: sqlite3.Connection) -> tuple[float, float]:
+    """Return the session times of the host's oldest and newest row; NaN where there is none."""
     hosts = {number for number, kind in connection.execute("SELECT id, kind FROM layouts LIMIT 100000") if kind == HOST}
     runs = [run for run in stored(connection, []) if run.layout in hosts]
     return (runs[0].first, max(run.last for run in runs)) if runs else (math.nan, math.nan)
@@ -321,17 +323,17 @@ _UNREACHABLE = ("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_FULL", "SQLITE_IOE
 
 
 class OtherFormat(SessionError):
-    """The session was written by another version of this package: it is intact, but cannot be read here."""
+    """The error for an intact session that another version of this package wrote and this version cannot read."""
 
 
 class Access:
-    """How a session's file can be read here; a SessionError if it is missing, no session, empty or damaged."""
+    """Read access to a session's file; a SessionError if it is missing, no session, empty or damaged."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._place = path
         self._is_copy = False
-        with _named(path):
+        with _as_session_error(path):
             if not path.is_file():
                 if path.exists():
                     raise SessionError(f"{path} is not a recorded session: it is no file.")
@@ -346,8 +348,8 @@ class Access:
 
     @contextmanager
     def connect(self) -> Iterator[sqlite3.Connection]:
-        """A connection within a read transaction: all reads see the same state; what fails in it is a SessionError."""
-        with _named(self.path), closing(self._open()) as connection:
+        """Yield a connection in a read transaction: all reads see the same state; failures are SessionErrors."""
+        with _as_session_error(self.path), closing(self._open()) as connection:
             connection.execute("BEGIN")
             yield connection
 
@@ -359,10 +361,10 @@ class Access:
         uri = f"{place.as_uri()}?mode={mode}"
         connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=5.0, check_same_thread=False)
         try:
-            restrain(connection, SCHEMA_INSTRUCTIONS)
+            limit_resources(connection, SCHEMA_INSTRUCTIONS)
             connection.execute("PRAGMA query_only = ON")
-            _examine(connection, self.path)
-            restrain(connection)
+            _check_format(connection, self.path)
+            limit_resources(connection)
         except BaseException:  # an interrupt, too, must leave no open connection
             connection.close()
             raise
@@ -381,7 +383,7 @@ class Access:
             shutil.copyfile(wal_of(place), wal_of(self._place))
 
 
-def restrain(connection: sqlite3.Connection, instructions: int = INSTRUCTIONS) -> None:
+def limit_resources(connection: sqlite3.Connection, instructions: int = INSTRUCTIONS) -> None:
     """Bound the time and memory that SQLite spends on the file that `connection` has open."""
     for limit, value in _LIMITS.items():
         connection.setlimit(limit, value)
@@ -398,7 +400,7 @@ def restrain(connection: sqlite3.Connection, instructions: int = INSTRUCTIONS) -
     connection.execute("PRAGMA cell_size_check = ON")
 
 
-def _examine(connection: sqlite3.Connection, path: Path) -> None:
+def _check_format(connection: sqlite3.Connection, path: Path) -> None:
     """Raise a SessionError if this is no session of this format, with its tables and nothing else."""
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     if application == 0:
@@ -419,7 +421,7 @@ def _examine(connection: sqlite3.Connection, path: Path) -> None:
 
 
 @contextmanager
-def _named(path: Path) -> Iterator[None]:
+def _as_session_error(path: Path) -> Iterator[None]:
     """Turn SQLite's and the system's errors into a SessionError with the file, the cause and the remedy."""
     try:
         yield
@@ -435,4 +437,4 @@ def _named(path: Path) -> Iterator[None]:
     except OSError as error:
         raise SessionError(f"{path} cannot be read: {error.strerror or error}.") from error
     except UnicodeDecodeError as error:  # SQLite's message quotes what is damaged
-        raise SessionError(f"{path} is damaged: its tables have no names.") from error
+        raise SessionError(f"{path} is damaged: the names of its tables cannot be read.") from error

@@ -30,7 +30,7 @@ _LOG_LIMIT = 64 << 20  # a log beyond this is written back at once, by the writi
 
 
 class OtherFile(Exception):
-    """The file belongs to another session, or to none."""
+    """The error for a file that belongs to another session, or to none."""
 
 
 class SessionFile:
@@ -71,17 +71,17 @@ class SessionFile:
                     db.execute(statement)
                 db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                 db.execute(f"PRAGMA user_version = {FORMAT}")
-                self.note("session", session)
-                self.note("origin", origin)
-                self.note("created", time.time())
-                self.note("writer", writer_here())
+                self.set_fact("session", session)
+                self.set_fact("origin", origin)
+                self.set_fact("created", time.time())
+                self.set_fact("writer", writer_here())
         elif application != APPLICATION_ID or self._pragma("user_version") != FORMAT:
             raise OtherFile(f"{self.path} is no session of this version")
         else:
             if self._read("session") != session:
                 raise OtherFile(f"{self.path} is another session")
             db.execute("PRAGMA journal_mode = WAL")
-            self.note("writer", writer_here())
+            self.set_fact("writer", writer_here())
             db.execute("DELETE FROM meta WHERE key = 'ended'")
         db.execute("PRAGMA synchronous = NORMAL")
         db.execute("PRAGMA wal_autocheckpoint = 0")  # see `maintenance`
@@ -93,7 +93,7 @@ class SessionFile:
         self._loader_units: dict[str, str] = {}
 
     def close(self) -> None:
-        """Leave a plain file, or one with its log if another process has it open."""
+        """Close the database: a plain file remains, or a file with its log if another process has it open."""
         try:
             self._db.execute("PRAGMA journal_mode = DELETE")
         except sqlite3.OperationalError:
@@ -104,7 +104,7 @@ class SessionFile:
     def abandon(self) -> None:
         self._db.close()
 
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         """Return whether the file is still where it was: SQLite would go on writing to one that was deleted."""
         try:
             return os.path.samestat(self.path.stat(), self._facts)
@@ -113,44 +113,44 @@ class SessionFile:
 
     # -- facts, hellos and rows ---------------------------------------------------------------------------------------
 
-    def note(self, key: str, value: object) -> None:
+    def set_fact(self, key: str, value: object) -> None:
         self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value)))
 
     def _read(self, key: str) -> Any:
         row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
         return None if row is None else json.loads(row[0])
 
-    def prove_room(self) -> None:
+    def check_room(self) -> None:
         """Write and remove as much as the first rows need: even a nearly full disk takes the small facts above."""
-        self.note("room", "0" * ROOM)
+        self.set_fact("room", "0" * ROOM)
         self._db.execute("DELETE FROM meta WHERE key = 'room'")
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All is written, or nothing: an interrupt, too, must leave no open transaction."""
+        """Yield all is written, or nothing: an interrupt, too, must leave no open transaction."""
         with self._db:  # commits or rolls back
             self._db.execute("BEGIN IMMEDIATE")
             yield
 
     def add_hello(self, moment: float, hello: Mapping[str, Any]) -> int:
-        """Note the sampler's hello; returns the layout of its frames."""
+        """Record the sampler's hello; return the layout of its frames."""
         rest = {key: value for key, value in hello.items() if key != "series"}
         layout = self._layout(HOST, [(entry["name"], entry["unit"]) for entry in hello["series"]])
         self._insert("hellos", time=moment, layout=layout, hello=json.dumps(rest))
         return layout
 
     def loader_layout(self, units: Mapping[str, str]) -> tuple[int, list[str]]:
-        """The layout for values of at least these loaders' series (name to unit), and its names."""
+        """Return the layout for values of at least these loaders' series (name to unit), and its names."""
         self._loader_units |= {name: unit for name, unit in units.items() if name not in self._loader_units}
         layout = self._layout(LOADERS, list(self._loader_units.items()))
         return layout, self._names[layout]
 
     def node_layout(self, node: str, series: Sequence[tuple[str, str]]) -> int:
-        """The layout for the values of a node (its id)."""
+        """Return the layout for the values of a node (its id)."""
         return self._layout(f"{NODE}{node}", list(series))
 
     def rank_layout(self, rank: str, series: Sequence[tuple[str, str]]) -> int:
-        """The layout for the values of a rank (its id)."""
+        """Return the layout for the values of a rank (its id)."""
         return self._layout(f"{RANK}{rank}", list(series))
 
     def _layout(self, kind: str, series: list[tuple[str, str]]) -> int:
@@ -164,7 +164,7 @@ class SessionFile:
         return number
 
     def add_rows(self, layout: int, rows: Sequence[tuple[float, int, bytes]]) -> None:
-        """Note rows of a layout, each with its time, the deadlines missed before it, and its values."""
+        """Record rows of a layout, each with its time, the deadlines missed before it, and its values."""
         times, missed, values = zip(*rows, strict=True)
         data = struct.pack(f"<{len(rows)}d{len(rows)}I", *times, *missed) + b"".join(values)
         self._insert("tail", layout=layout, first=min(times), last=max(times), n=len(rows), data=data)
@@ -173,7 +173,7 @@ class SessionFile:
         self._insert("events", time=moment, event=json.dumps(event))
 
     def add_steps(self, loader: str, rows: Sequence[tuple[float, bytes]], dropped: int) -> None:
-        """Note steps: the end (session s) of each and the step as `packed_step` gives it."""
+        """Record steps: the end (session s) of each and the step as `packed_step` gives it."""
         data = b"".join(step for _, step in rows)
         last = max((end for end, _ in rows), default=0.0)
         self._insert("steps", loader=loader, last=last, n=len(rows), dropped=dropped, packed=0, data=data)
@@ -197,7 +197,7 @@ class SessionFile:
             self._db.execute(f"DELETE FROM {table} WHERE id <= (SELECT max(id) FROM {table}) - ?", (kept,))  # noqa: S608
 
     def _full(self, *, everything: bool) -> list[tuple[int, list[int]]]:
-        """The layouts and batches of the tail that make a chunk each."""
+        """Return the layouts and batches of the tail that make a chunk each."""
         found: list[tuple[int, list[int]]] = []
         open_: dict[int, tuple[list[int], int]] = {}
         for number, layout, count in self._db.execute("SELECT id, layout, n FROM tail ORDER BY id"):
@@ -271,7 +271,7 @@ class SessionFile:
             with self.transaction():
                 self._db.execute("DELETE FROM chunks WHERE id = ?", (number,))
                 self._db.execute("DELETE FROM steps WHERE last <= ?", (last,))
-                self.note("dropped", dropped)
+                self.set_fact("dropped", dropped)
         spare = self._pragma("freelist_count") - _SLACK // page
         if spare > 0:
             self.give_back(spare)
@@ -329,11 +329,11 @@ def prune(directory: Path, max_bytes: int = MAX_BYTES, max_age_days: float = _MA
 
 
 @dataclass(eq=False)
-class Upkeep:
-    """The thread."""
+class Maintenance:
+    """The thread for slow work on recordings."""
 
     path: Path  # the session's file
-    complain: Callable[[str], None]  # called with a sentence for each failure
+    warn: Callable[[str], None]  # called with a sentence for each failure
 
     def __post_init__(self) -> None:
         self._ended = threading.Event()
@@ -349,9 +349,9 @@ class Upkeep:
         try:
             prune(folder)
         except OSError as error:
-            self.complain(f"Old sessions in {folder} could not be deleted: {error.strerror}.")
+            self.warn(f"Old sessions in {folder} could not be deleted: {error.strerror}.")
         except Exception as error:  # noqa: BLE001 - the checkpoints below must go on, or the log would grow for ever
-            self.complain(f"Old sessions in {folder} could not be looked through ({type(error).__name__}: {error}).")
+            self.warn(f"Old sessions in {folder} could not be looked through ({type(error).__name__}: {error}).")
         try:
             with closing(sqlite3.connect(self.path, isolation_level=None)) as connection:
                 connection.execute("PRAGMA synchronous = NORMAL")
@@ -364,4 +364,4 @@ class Upkeep:
                             connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
         except sqlite3.Error as error:
             # The recorder meets the same error when it writes, reports it and stops.
-            self.complain(f"The log of {self.path} is not written back: {error}.")
+            self.warn(f"The log of {self.path} is not written back: {error}.")

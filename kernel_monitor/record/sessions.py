@@ -20,12 +20,12 @@ import psutil
 from kernel_monitor.errors import SessionError
 
 from .format import SUFFIX, is_live, size_of
-from .session_facts import Access, OtherFormat, ends, read_hello, read_meta, restrain
+from .session_facts import Access, OtherFormat, limit_resources, read_hello, read_meta, time_range
 
 
 @dataclass(frozen=True)
-class Found:
-    """One session's file, by its own facts."""
+class SessionEntry:
+    """A session's file, described by its own facts."""
 
     path: Path  # the file
     id: str  # the session; empty where the file cannot be read
@@ -40,23 +40,23 @@ class Found:
     damaged: bool = False  # it cannot be read, and no other version of this package could
 
 
-def sessions(directory: Path | None = None) -> list[Found]:
-    """The sessions in a folder, else in all folders where sessions are kept; the newest first.
+def sessions(directory: Path | None = None) -> list[SessionEntry]:
+    """Return the sessions in a folder, else in all folders where sessions are kept; the newest first.
 
     Every file with a session's suffix is listed: with `problem` where it is damaged, or no session at all.
     """
-    searched = known() if directory is None else [directory]
-    found = [look(path) for folder in searched for path in folder.glob(f"*{SUFFIX}")]
+    searched = session_folders() if directory is None else [directory]
+    found = [read_entry(path) for folder in searched for path in folder.glob(f"*{SUFFIX}")]
     return sorted(found, key=lambda session: (session.started, session.path.name), reverse=True)
 
 
-def look(path: Path) -> Found:
-    """A session's facts, without its rows; never an error."""
+def read_entry(path: Path) -> SessionEntry:
+    """Return a session's facts, without its rows; never an error."""
     try:
         with Access(path).connect() as connection:
             damage: list[str] = []
             meta = read_meta(connection, damage)
-            first, last = ends(connection)
+            first, last = time_range(connection)
             _, hello = read_hello(connection, damage)
         identity(path, meta, damage)
     except SessionError as error:
@@ -66,9 +66,9 @@ def look(path: Path) -> Found:
         changed = 0.0
         with suppress(OSError):
             changed = path.lstat().st_mtime
-        return Found(path, "", changed, 0.0, size_of(path), False, False, "", problem=problem, damaged=damaged)
+        return SessionEntry(path, "", changed, 0.0, size_of(path), False, False, "", problem=problem, damaged=damaged)
     ended = meta.get("ended")
-    return Found(
+    return SessionEntry(
         path=path,
         id=meta["session"],
         started=float(meta["origin"]),
@@ -82,7 +82,7 @@ def look(path: Path) -> Found:
 
 
 def identity(path: Path, meta: dict[str, Any], damage: list[str]) -> tuple[str, float]:
-    """The id of a session and when it began (Unix s); a SessionError if its file lacks them."""
+    """Return the id of a session and when it began (Unix s); a SessionError if its file lacks them."""
     if "session" in meta and "origin" in meta:
         return meta["session"], float(meta["origin"])
     why = next((part for part in damage if part.startswith(("session:", "origin:"))), "it is not there")
@@ -90,7 +90,7 @@ def identity(path: Path, meta: dict[str, Any], damage: list[str]) -> tuple[str, 
 
 
 def find(path: str | os.PathLike[str] | None) -> Path:
-    """The file that `path` names, as for `reader.open_session`; a SessionError if there is none, or several."""
+    """Return the file that `path` names, as for `reader.open_session`; a SessionError if there is none, or several."""
     if path is None:
         return _newest(None)
     try:
@@ -113,9 +113,10 @@ def find(path: str | os.PathLike[str] | None) -> Path:
     if len(fitting) > 1:
         raise SessionError(f"Several sessions begin with {beginning!r}: {', '.join(file.name for file in fitting)}.")
     if not fitting:
-        searched = " and ".join(map(str, known())) or str(usual())
+        searched = " and ".join(map(str, session_folders())) or str(default_folder())
         raise SessionError(
-            f"There is no session {beginning!r}: neither a file nor the beginning of a name or id (in {searched})."
+            f"There is no session {beginning!r}: no file has that name, and no session in {searched} has a name or id "
+            "that begins with it."
         )
     return fitting[0]
 
@@ -130,8 +131,8 @@ def _newest(folder: Path | None) -> Path:
     raise SessionError(f"There is no recorded session{where}{unreadable}.")
 
 
-def left_without_goodbye(directory: Path | None = None) -> Found | None:
-    """The newest session that is not live, ended without goodbye, and of which no user was told yet."""
+def left_without_goodbye(directory: Path | None = None) -> SessionEntry | None:
+    """Return the newest session that is not live, ended without goodbye, and of which no user was told yet."""
     for session in sessions(directory):
         known = session.live or session.goodbye or session.told
         if session.problem is None and session.seconds > 0 and not known:
@@ -139,11 +140,11 @@ def left_without_goodbye(directory: Path | None = None) -> Found | None:
     return None
 
 
-def mark_told(found: Found) -> None:
-    """Note in the session's file that a user was told how it ended; a SessionError if it cannot be written."""
+def mark_told(found: SessionEntry) -> None:
+    """Record in the session's file that a user was informed of its end; a SessionError if it cannot be written."""
     try:
         with closing(sqlite3.connect(found.path, isolation_level=None, timeout=2.0)) as connection:
-            restrain(connection)
+            limit_resources(connection)
             connection.execute("INSERT OR REPLACE INTO meta VALUES ('told', ?)", (json.dumps(time.time()),))
     except sqlite3.Error as error:
         raise SessionError(f"{found.path} cannot be written: {error}.") from error
@@ -158,13 +159,13 @@ def _host(hello: dict[str, Any]) -> str:
 
 
 def moment_text(unix: float) -> str:
-    """`14:02`, with the date where that is not today."""
+    """Format a moment: `14:02`, with the date where that is not today."""
     at = time.localtime(unix)
     return time.strftime("%H:%M" if at[:3] == time.localtime()[:3] else "%Y-%m-%d %H:%M", at)
 
 
 def span_text(seconds: float) -> str:
-    """`42 s`, `31 min`, `2 h 5 min`."""
+    """Format a duration: `42 s`, `31 min`, `2 h 5 min`."""
     if seconds < 60:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -181,24 +182,24 @@ _REMOTE = (
 )
 
 
-class Place(NamedTuple):
+class SessionFolder(NamedTuple):
     """A folder that can be recorded into, and if it is not the wanted one a `message` that explains why."""
 
     path: Path
     message: str | None
 
 
-def directory(wanted: Path | None = None) -> Place:
-    """The folder for sessions: `wanted`, else `KERNEL_MONITOR_SESSIONS`, else the user's state directory.
+def choose_folder(wanted: Path | None = None) -> SessionFolder:
+    """Return the folder for sessions: `wanted`, else `KERNEL_MONITOR_SESSIONS`, else the user's state directory.
 
     Where that cannot be written or is on a network, local temporary space; a SessionError where that cannot be, either.
     What is missing is made, for the owner only.
     """
-    chosen = Path(wanted).expanduser().absolute() if wanted is not None else usual()
+    chosen = Path(wanted).expanduser().absolute() if wanted is not None else default_folder()
     problem = _problem(chosen)
     if problem is None:
-        return Place(chosen, None)
-    spare = temporary()
+        return SessionFolder(chosen, None)
+    spare = temporary_folder()
     other = _problem(spare, private=True)
     if other is not None:
         raise SessionError(
@@ -209,11 +210,11 @@ def directory(wanted: Path | None = None) -> Place:
         f"{chosen} {problem}: the session is recorded in {spare}, which may be emptied at a restart. "
         f"{OVERRIDE} can name another local folder."
     )
-    return Place(spare, message)
+    return SessionFolder(spare, message)
 
 
-def usual() -> Path:
-    anchor()
+def default_folder() -> Path:
+    anchor_override()
     if named := os.environ.get(OVERRIDE):
         return Path(named)
     from platformdirs import user_state_path
@@ -221,32 +222,32 @@ def usual() -> Path:
     return user_state_path("kernel_monitor", appauthor=False) / "sessions"
 
 
-def anchor() -> None:
+def anchor_override() -> None:
     """Make the folder in the environment variable absolute, so that a later `chdir` in a notebook does not move it."""
     if named := os.environ.get(OVERRIDE):
         with contextlib.suppress(FileNotFoundError):  # the working directory is gone: it stays as it is
             os.environ[OVERRIDE] = str(Path(named).expanduser().absolute())
 
 
-def temporary() -> Path:
-    """The folder in local temporary space that replaces it."""
+def temporary_folder() -> Path:
+    """Return the folder in local temporary space that replaces it."""
     owner = os.getuid() if sys.platform != "win32" else os.environ.get("USERNAME", "user")
     return Path(tempfile.gettempdir(), f"kernel_monitor-{owner}", "sessions")
 
 
-def known() -> list[Path]:
-    """The existing folders in which sessions may be found."""
-    return [folder for folder in (usual(), temporary()) if folder.is_dir()]
+def session_folders() -> list[Path]:
+    """Return the existing folders in which sessions may be found."""
+    return [folder for folder in (default_folder(), temporary_folder()) if folder.is_dir()]
 
 
-def new_file(place: Place | Path, session: str, origin: float) -> Path:
-    """The file of a session that began at `origin` (Unix s): `2026-11-21-193000-1a2b3c4d.kmsession`, local time."""
-    folder = place.path if isinstance(place, Place) else place
+def new_file(place: SessionFolder | Path, session: str, origin: float) -> Path:
+    """Return the file of a session that began at `origin` (Unix s): `2026-11-21-193000-1a2b3c4d.kmsession`, local."""
+    folder = place.path if isinstance(place, SessionFolder) else place
     return folder / f"{time.strftime('%Y-%m-%d-%H%M%S', time.localtime(origin))}-{session[:8]}.kmsession"
 
 
-def remote(path: Path, mounts: Iterable[tuple[str, str]]) -> str | None:
-    """The kind of network file system that `path` (absolute, without links) is on; None if it is local.
+def network_file_system(path: Path, mounts: Iterable[tuple[str, str]]) -> str | None:
+    """Return the kind of network file system that `path` (absolute, without links) is on; None if it is local.
 
     `mounts` has the mount point and the kind of every file system, in the order of mounting.
     """
@@ -264,7 +265,7 @@ def _problem(folder: Path, *, private: bool = False) -> str | None:
         _make(folder)
         if private:
             _claim(folder.parent)
-        kind = remote(folder.resolve(), _mounts())
+        kind = network_file_system(folder.resolve(), _mounts())
         if kind is not None:
             return f"is on a network file system ({kind}), where SQLite's log does not work"
         with tempfile.TemporaryFile(dir=folder):

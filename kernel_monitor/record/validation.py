@@ -46,7 +46,7 @@ class Budget:
 
 
 def parse(text: object, budget: Budget | None = None) -> Any:
-    """The value of a JSON text: numbers that are not finite are None, lone surrogates are replaced.
+    """Return the value of a JSON text: numbers that are not finite are None, lone surrogates are replaced.
 
     A ValueError if it is no JSON, or larger or deeper than the recorder writes. `budget` is shared with other texts.
     """
@@ -77,28 +77,28 @@ def _tidy(value: Any, depth: int) -> Any:
     return {_tidy(key, 0): _tidy(entry, depth - 1) for key, entry in value.items()}
 
 
-class Misfit(ValueError):
-    """A value does not have its shape; the message names the place."""
+class ShapeError(ValueError):
+    """The error for a value that does not have its shape; the message names the place."""
 
 
-def fitted(value: Any, shape: _Shape, place: str = "") -> Any:
-    """The value, without optional parts that do not fit; a Misfit if it has not this shape."""
+def fit(value: Any, shape: _Shape, place: str = "") -> Any:
+    """Return the value, without optional parts that do not fit; a Misfit if it has not this shape."""
     if isinstance(shape, dict | list) and not isinstance(value, type(shape)):
-        raise Misfit(f"{place or 'it'} is no {'object' if isinstance(shape, dict) else 'list'}")
+        raise ShapeError(f"{place or 'it'} is not {'an object' if isinstance(shape, dict) else 'a list'}")
     if isinstance(shape, list):
-        return [fitted(entry, shape[0], f"{place}[{k}]") for k, entry in enumerate(value)]
+        return [fit(entry, shape[0], f"{place}[{k}]") for k, entry in enumerate(value)]
     if isinstance(shape, dict):
         if ... in shape:
-            return {key: fitted(entry, shape[...], f"{place}.{key}") for key, entry in value.items()}
+            return {key: fit(entry, shape[...], f"{place}.{key}") for key, entry in value.items()}
         found = dict(value)
         for name, inner in shape.items():
             key = name.removesuffix("?")
             if key not in value and key == name:
-                raise Misfit(f"{place or 'it'} has no {key}")
+                raise ShapeError(f"{place or 'it'} lacks {key}")
             try:
                 if key in value:
-                    found[key] = fitted(value[key], inner, f"{place}.{key}".lstrip("."))
-            except Misfit:
+                    found[key] = fit(value[key], inner, f"{place}.{key}".lstrip("."))
+            except ShapeError:
                 if key == name:
                     raise
                 del found[key]
@@ -110,7 +110,7 @@ def fitted(value: Any, shape: _Shape, place: str = "") -> Any:
     else:
         fits = shape(value)
     if not fits:
-        raise Misfit(f"{place or 'it'} is {value!r:.40}")
+        raise ShapeError(f"{place or 'it'} is {value!r:.40}")
     return value
 
 
@@ -280,26 +280,26 @@ _HELLO = {
 
 
 def hello(value: Any) -> dict[str, Any]:
-    """A sampler's hello, checked. Raises Misfit."""
-    found: dict[str, Any] = fitted(value, _HELLO)
+    """Return a sampler's hello, checked. Raises Misfit."""
+    found: dict[str, Any] = fit(value, _HELLO)
     if len(found["gpus"]) > GPUS:
-        raise Misfit(f"it has {len(found['gpus']):,} gpus")
+        raise ShapeError(f"it has {len(found['gpus']):,} gpus")
     found["cpus"] = list(dict.fromkeys(found["cpus"]))
     return found
 
 
 def layout(value: Any) -> list[tuple[str, str]]:
-    """The series of a layout, names and units, checked. Raises Misfit."""
+    """Return the series of a layout, names and units, checked. Raises Misfit."""
     fits = lambda pair: isinstance(pair, list) and len(pair) == 2 and _name(pair[0]) and isinstance(pair[1], str)  # noqa: E731
-    pairs = fitted(value, [fits])
+    pairs = fit(value, [fits])
     if len(pairs) > SERIES:
-        raise Misfit(f"it has {len(pairs):,} series")
+        raise ShapeError(f"it has {len(pairs):,} series")
     if len({name for name, _ in pairs}) != len(pairs):
-        raise Misfit("a series is in it twice")
+        raise ShapeError("a series is in it twice")
     return [(name, unit) for name, unit in pairs]
 
 
 def event(value: Any) -> dict[str, Any]:
-    """An event, checked. Raises Misfit."""
-    found = fitted(value, _EVENT)
-    return dict(fitted(found, EVENTS.get(found["kind"], {})))
+    """Return an event, checked. Raises Misfit."""
+    found = fit(value, _EVENT)
+    return dict(fit(found, EVENTS.get(found["kind"], {})))

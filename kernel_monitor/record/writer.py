@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import math
+import os
 import sqlite3
 import struct
+import sys
 import threading
 import time
 from collections import defaultdict, deque
@@ -21,8 +24,7 @@ from kernel_monitor.rank import job_series, rank_series
 from kernel_monitor.steps.measured_step import PHASES
 
 from .format import packed_step
-from .recorder_status import RecorderStatus, stop_message
-from .session_file import OtherFile, SessionFile, Upkeep
+from .session_file import Maintenance, OtherFile, SessionFile
 
 MAX_BYTES = 256 << 20
 _COMMIT_S = 0.4  # how often the queue is written: what a kill of the sampler can cost
@@ -43,7 +45,7 @@ lets them write in turn."""
 
 @dataclass(eq=False)
 class Recorder:
-    """Records one session; started once.
+    """The recorder of one session; started once.
 
     No method raises or waits for the disk; a failure ends the recording and nothing else. A file of the same session is
     continued; beside a damaged file, or another session's, a new file is made.
@@ -82,7 +84,7 @@ class Recorder:
     # -- called by the sampler's loop: nothing here waits -----------------------------------------------------------
 
     def start(self) -> None:
-        """Begin; the file is made by the thread."""
+        """Start the thread, which makes the file."""
         self._thread.start()
 
     def hello(self, moment: float, hello: Mapping[str, Any]) -> None:
@@ -139,13 +141,13 @@ class Recorder:
 
     def _record(self) -> None:
         file: SessionFile | None = None
-        upkeep: Upkeep | None = None
+        upkeep: Maintenance | None = None
         # While it packs, this thread holds the GIL, which the clock's thread needs in time: beside busy processes (two
         # cores, load 15, 256 cores' rows) a clock's p99 was 157 ms with the usual priority and 0.1 ms with this.
         self._punctual = request_realtime()
         try:
             file = self._opened()
-            upkeep = Upkeep(file.path, lambda message: self._status.complain("upkeep", message))
+            upkeep = Maintenance(file.path, lambda message: self._status.warn_once("upkeep", message))
             self._write_on(file)
             upkeep.stop(0.1)
             self._finish(file)
@@ -162,12 +164,12 @@ class Recorder:
             self._status.report("off", "info", f"Recording ended: {self._goodbye or self._reason}.")
 
     def _opened(self) -> SessionFile:
-        """The file, or a new one beside it where the name is taken by another session or a damaged file."""
+        """Return the file, or a new one beside it where the name is taken by another session or a damaged file."""
         wanted = self.path
         for number in range(2, 100):
             try:
                 file = SessionFile(self.path, session=self.session, origin=self.origin, max_bytes=self.max_bytes)
-                file.prove_room()
+                file.check_room()
             except (OtherFile, sqlite3.DatabaseError) as error:
                 if getattr(error, "sqlite_errorname", "SQLITE_NOTADB").split("_")[1] not in ("NOTADB", "CORRUPT"):
                     raise
@@ -215,7 +217,7 @@ class Recorder:
         until = time.monotonic() + LAST_S
         self._write(file)
         goodbye = self._goodbye
-        file.note("ended", {"reason": goodbye or self._reason, "time": self._last, "goodbye": goodbye is not None})
+        file.set_fact("ended", {"reason": goodbye or self._reason, "time": self._last, "goodbye": goodbye is not None})
         for _ in file.pack(everything=True):
             if time.monotonic() > until:
                 break  # unpacked rows can be read, too
@@ -224,7 +226,7 @@ class Recorder:
         file.close()
 
     def _write(self, file: SessionFile) -> None:
-        if not file.is_there():
+        if not file.exists():
             raise FileNotFoundError(2, "removed", str(file.path))
         if not self._queue:
             return
@@ -277,12 +279,12 @@ class Recorder:
                     )
                     self._take_packed(file.rank_layout(rank, series), len(series), found["rows"])
             elif do in ("loaders", "nodes", "ranks", "epochs", "facts"):
-                file.note(do, command[do])
+                file.set_fact(do, command[do])
             else:
-                self._status.complain(str(do), f"The recorder knows no such message: {do!r:.80}.")
+                self._status.warn_once(str(do), f"The recorder knows no such message: {do!r:.80}.")
         except (AttributeError, LookupError, TypeError, ValueError, OverflowError, struct.error) as error:
             what, why = command.get("do"), f"{type(error).__name__}: {error}"
-            self._status.complain(str(what), f"Not recorded: {what!r:.80} from the kernel ({why}).")
+            self._status.warn_once(str(what), f"Not recorded: {what!r:.80} from the kernel ({why}).")
 
     def _take_values(self, file: SessionFile, rows: list[Any]) -> None:
         units = {name: _LOADER_UNITS.get(name.rpartition("/")[2], "1") for _, values in rows for name in values}
@@ -294,9 +296,93 @@ class Recorder:
             self._add(layout, float(moment), 0, struct.pack(f"<{len(cells)}f", *cells))
 
     def _take_packed(self, layout: int, width: int, rows: Sequence[tuple[float, str]]) -> None:
-        """Rows of a layout, each its time and its float32 values in base64."""
+        """Take rows of a layout, each with its time and its float32 values in base64."""
         for moment, packed in rows:
             cells = base64.b64decode(packed, validate=True)
             if len(cells) != 4 * width:
                 raise ValueError(f"{len(cells)} bytes for {width} values")
             self._add(layout, float(moment), 0, cells)
+
+
+# ---- The recorder's state as it reports it, and why a recording stopped, with the remedy.
+
+_LOST_PERIOD_S = 60.0  # lost samples are reported no more often
+AGAIN = "run %monitor record on"
+
+
+@dataclass(eq=False)
+class RecorderStatus:
+    """The state of a recorder, reported to `on_state`; errors of that callback are ignored."""
+
+    # Called with `{"kind": "recorder", "level", "state", "path", "message"}`.
+    on_state: Callable[[dict[str, Any]], None]
+    path: Path  # the session's file
+
+    def __post_init__(self) -> None:
+        self._warned: set[str] = set()
+        self._lost = 0
+        self._lost_at = float("-inf")
+
+    def report(self, state: str, level: str, message: str) -> None:
+        with contextlib.suppress(Exception):  # the reader may have gone with its kernel; the recording goes on
+            said = {"level": level, "state": state, "path": str(self.path), "message": message}
+            self.on_state({"kind": "recorder", **said})
+
+    def warn_once(self, kind: str, message: str) -> None:
+        """Report, once for each kind, a problem that does not end the recording."""
+        if kind not in self._warned:
+            self._warned.add(kind)
+            self.report("recording", "warning", message)
+
+    def lost(self, samples: int) -> None:
+        """Report, once a minute at most, that the queue was full for `samples` frames since the beginning."""
+        now = time.monotonic()
+        if samples > self._lost and now >= self._lost_at + _LOST_PERIOD_S:
+            message = f"The disk is too slow: {samples - self._lost} samples were not recorded and show as a gap."
+            self._lost, self._lost_at = samples, now
+            self.report("recording", "warning", message)
+
+
+def stop_message(error: Exception, path: Path, now: float) -> str:
+    """Return the sentences for a recording in `path` that failed with `error` at `now` (Unix s)."""
+    cause, remedy = _cause(error, path)
+    clock = time.strftime("%H:%M", time.localtime(now))
+    there = "the session up to then is readable" if path.exists() else "nothing of it is left"
+    return f"{cause}: recording stopped at {clock}; {there}. {remedy}"
+
+
+def _cause(error: Exception, path: Path) -> tuple[str, str]:
+    folder = path.parent
+    elsewhere = f"Name another folder (the setting for where sessions are recorded) and {AGAIN}."
+    number = getattr(error, "errno", None)
+    name = getattr(error, "sqlite_errorname", "")
+    text = str(error.strerror if isinstance(error, OSError) else error)
+    io_error = name.startswith("SQLITE_IOERR")
+    if name == "SQLITE_FULL" or number in (errno.ENOSPC, errno.EDQUOT) or (io_error and _is_full(folder)):
+        return f"The disk is full ({folder})", f"Free space and {AGAIN}."
+    if not folder.is_dir():
+        return f"The folder {folder} is gone", f"Make it again, or {elsewhere[0].lower()}{elsewhere[1:]}"
+    if isinstance(error, FileNotFoundError):
+        return f"The file {path} was removed", f"To record from here on, {AGAIN}."
+    if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN")) or number in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"{folder} cannot be written ({text})", elsewhere
+    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return f"Another program keeps {path} locked", f"End it and {AGAIN}."
+    if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
+        return f"{path} was damaged while it was written ({text})", f"To go on in a new file, {AGAIN}."
+    if io_error:
+        return f"The disk or its limits refuse to take more ({folder}: {text})", elsewhere
+    return f"The recorder failed ({type(error).__name__}: {error})", f"To try again, {AGAIN}."
+
+
+def _is_full(folder: Path) -> bool:
+    """Return whether the file system has no room for one more page of a database."""
+    if sys.platform == "win32":
+        import shutil
+
+        return shutil.disk_usage(folder).free < 1 << 16
+    try:
+        facts = os.statvfs(folder)
+    except OSError:
+        return False
+    return facts.f_bavail * facts.f_frsize < 1 << 16 or (facts.f_files > 0 and facts.f_favail == 0)

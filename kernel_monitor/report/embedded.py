@@ -1,4 +1,4 @@
-"""What a report's file holds for its charts: a chart document, the events, and the rows of the series that are drawn.
+"""The data that a report's file has for its charts: a chart document, the events, and the rows of the drawn series.
 
 The chart document comes from the cache wherever one of its shape was made before: importing Bokeh and drawing with it
 take half of a report's time. The page's half is `widgets/src/stream/report_source.ts`.
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from ..record.row_table import Bins
+from ..record.reader import Bins
 from ..store.charts import CHART_IDS, DEFAULT_CHARTS, MANY_ROWS, SLOTS, chart_series
 from ..stream import chart_documents
 from ..stream.chart_documents import Documents
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ..store.charts import Kind
 
 TABLE_BYTES = 1_700_000
-"""What the deflated table may take before base64 makes a third more of it; BokehJS takes 1.3 MB of the file."""
+"""The most bytes of the deflated table, to which base64 adds a third; BokehJS takes 1.3 MB of the file."""
 LEVEL = 4  # of zlib: higher ones take twice as long for 2 % less
 INTERVAL = "sample/interval"  # the series of the seconds that each row covers
 MISSING = 255  # the byte of a value that is not there, in columns of whole per cent
@@ -41,18 +41,18 @@ DRAWN = ("switch", "mark", "job-switch")  # kinds of events that have a line in 
 
 
 def embed(snapshot: Snapshot, zone_ms: float = 0) -> tuple[EmbeddedSession, float | None]:
-    """Return what the page is given, without the facts of the machine, which the report has elsewhere.
+    """Return the session for the page, without the facts of the machine, which the report has elsewhere.
 
-    Args:
-        snapshot: the session.
-        zone_ms: offset of the shown times from UTC.
+        Args:
+            snapshot: the session.
+            zone_ms: offset of the shown times from UTC.
 
-    Returns:
-        It, JSON-able, and the length in seconds of the bins whose means its rows are; None where the rows are as they
-        were measured.
+        Returns:
+    The session, JSON-able, and the width in seconds of the bins whose means its rows are; None where the rows are as
+            were measured.
     """
     part = only(snapshot, report_schema(snapshot.schema, charts_with_data(snapshot)))
-    item = json.loads(Documents().get_here(part.schema, "report", draw))
+    item = json.loads(Documents().get_or_make(part.schema, "report", draw))
     drawn_as_lines = set(item.pop("lines"))
     rows, width = part, None
     data, percent = table(rows, drawn_as_lines)
@@ -82,14 +82,14 @@ def embed(snapshot: Snapshot, zone_ms: float = 0) -> tuple[EmbeddedSession, floa
 
 
 def draw(schema: Schema, kind: Kind) -> dict[str, Any]:
-    """A chart document, made in this process: imports Bokeh."""
+    """Return a chart document, made in this process: imports Bokeh."""
     from ..views import document
 
     return document(schema, kind)
 
 
 def charts_with_data(snapshot: Snapshot) -> tuple[str, ...]:
-    """The default charts, and every other that has a value, in their order."""
+    """Return the default charts, and every other that has a value, in their order."""
     present = np.atleast_1d(np.isfinite(snapshot.values).any(axis=0))
     columns = snapshot.schema.columns
     return tuple(
@@ -100,7 +100,7 @@ def charts_with_data(snapshot: Snapshot) -> tuple[str, ...]:
 
 
 def report_schema(schema: Schema, charts: Sequence[str]) -> Schema:
-    """The schema with these charts, the series that they draw, and `INTERVAL`.
+    """Return the schema with these charts, the series that they draw, and `INTERVAL`.
 
     Machines are unfolded while they have room, whatever live pages show.
     """
@@ -114,14 +114,14 @@ def report_schema(schema: Schema, charts: Sequence[str]) -> Schema:
 
 
 def only(snapshot: Snapshot, schema: Schema) -> Snapshot:
-    """The snapshot with the columns of a schema that is a part of its own."""
+    """Return the snapshot with the columns of a schema that is a part of its own."""
     columns = snapshot.schema.columns
     places = np.array([columns[name] for name in schema.names], dtype=np.intp)
     return replace(snapshot, schema=schema, values=snapshot.values[:, places])
 
 
 def table(snapshot: Snapshot, lines: Collection[str]) -> Table:
-    """The rows as one deflated block, column after column, and for each series whether it is in whole per cent.
+    """Return the rows as one deflated block, column after column, and for each series whether it is in whole per cent.
 
     Args:
         snapshot: its rows.
@@ -138,12 +138,12 @@ def table(snapshot: Snapshot, lines: Collection[str]) -> Table:
 
 
 def _planes(numbers: npt.NDArray[np.generic]) -> bytes:
-    """The lowest bytes of all numbers, then the next ones: neighbours differ least in the highest."""
+    """Return the lowest bytes of all numbers, then the next ones: neighbours differ least in the highest."""
     return numbers.view(np.uint8).reshape(len(numbers), numbers.itemsize).T.tobytes()
 
 
 def _whole(values: npt.NDArray[np.float32]) -> bytes:
-    """Per cent as the heatmaps show them, rounded to a byte each."""
+    """Return values in % as the heatmaps show them, each rounded to a byte."""
     cells = np.full(len(values), MISSING, dtype=np.uint8)
     present = np.isfinite(values)
     cells[present] = np.floor(np.clip(values[present].astype(np.float64), 0.0, 100.0) + 0.5).astype(np.uint8)
@@ -151,28 +151,28 @@ def _whole(values: npt.NDArray[np.float32]) -> bytes:
 
 
 def capacity(snapshot: Snapshot) -> int:
-    """The rows that the page must have room for: all, and as many tiles as its heatmaps have with gaps between them."""
+    """Return how many rows the page must have room for: all, and the tiles of its heatmaps with their gaps."""
     schema, time = snapshot.schema, snapshot.time
     column = schema.columns.get(INTERVAL)
-    said = snapshot.values[:, column] if column is not None else np.zeros(len(time))
-    half = np.where(said > 0, said, schema.interval) / 2
+    intervals = snapshot.values[:, column] if column is not None else np.zeros(len(time))
+    half = np.where(intervals > 0, intervals, schema.interval) / 2
     span = schema.interval * SLOTS
     spans = np.unique(np.floor([(time - half) / span, (time + half) / span]))
     return max(len(time), SLOTS * (len(spans) + int((2 * half // span).sum())), 1)
 
 
 def binned(snapshot: Snapshot, times: int) -> tuple[Snapshot, float]:
-    """Means over bins that are `times` of the longest interval between rows; a bin without a row is a gap.
+    """Return means over bins of `times` the longest interval between rows; a bin without a row is a gap.
 
     Returns:
         The snapshot, whose interval is that of the bins, and that interval in seconds.
     """
     schema = snapshot.schema
     column = schema.columns.get(INTERVAL)
-    said = snapshot.values[:, column] if column is not None else np.empty(0)
-    said = said[np.isfinite(said)]
+    intervals = snapshot.values[:, column] if column is not None else np.empty(0)
+    intervals = intervals[np.isfinite(intervals)]
     # Intervals come back from float32: 0.6 as 0.6000000238.
-    width = round(times * max(schema.interval, float(said.max(initial=0.0))), 6)
+    width = round(times * max(schema.interval, float(intervals.max(initial=0.0))), 6)
     means = Bins(width)
     means.add(snapshot.time, snapshot.values.T)
     time, columns = means.result()

@@ -1,4 +1,4 @@
-"""What the templates show of what was found: verdict, rules, diagnoses, profiles, cost."""
+"""The data of a report's sections on results: verdict, rules, diagnoses, profiles, cost, loaders, ranks."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from ..analysis.rules import RULES
 from ..rank import JOB_PARTS, Rank
 from ..store.schema import Schema
 from .formats import amount, is_known, plural
-from .sections import legend, stack
-from .subject import Subject
+from .sections import Subject, legend, stack
 
 _SEVERITIES = ("critical", "warning", "note")
 _MOST_EVIDENCE = 4  # pieces of evidence of one finding that are listed; how many more there are is said
@@ -21,7 +20,7 @@ _OPERATORS = (
     ("cpu", "CPU operators", "self_ms", "count", "calls"),
     ("gpu", "GPU kernels", "ms", "launches", "launches"),
 )
-"""Of a profile: the key, the heading, the field of its time, that of its count, and what a person calls the count."""
+"""The parts of a profile: key, heading, field of the time, field of the count, and the count's name for people."""
 
 
 def verdict(subject: Subject) -> dict[str, Any]:
@@ -38,7 +37,7 @@ def verdicts(subject: Subject) -> dict[str, Any] | None:
 
 
 def cannot(subject: Subject) -> dict[str, Any] | None:
-    """Return what the session does not tell, a sentence each; damage of its file among it."""
+    """Return a sentence on each thing that the session does not tell; damage of its file is among them."""
     damaged = subject.recorded.get("damaged") or ()
     lines = [
         *subject.analysis.cannot,
@@ -48,7 +47,7 @@ def cannot(subject: Subject) -> dict[str, Any] | None:
 
 
 def rules(subject: Subject) -> dict[str, Any] | None:
-    """Return what every rule says: those that fired with evidence and advice, the quiet, those that could not look."""
+    """Return the findings of every rule: fired with evidence and advice, quiet, or abstained for lack of a signal."""
     found = subject.analysis.findings
     if not found:
         return None
@@ -78,7 +77,7 @@ def rules(subject: Subject) -> dict[str, Any] | None:
 
 
 def by_state(found: Sequence[Finding]) -> tuple[dict[str, list[Finding]], ...]:
-    """The findings of the rules that fired, that looked and did not fire, and that could not look, by rule.
+    """Return the findings of the rules that fired, that found nothing, and that lacked a signal, by rule.
 
     A rule is in one of them: in the first that any of its segments puts it in, with the findings of that state.
     """
@@ -90,7 +89,7 @@ def by_state(found: Sequence[Finding]) -> tuple[dict[str, list[Finding]], ...]:
 
 
 def _lacking(findings: Iterable[Finding]) -> list[tuple[list[Finding], str]]:
-    """Return what is missing, each once, with the findings that say so."""
+    """Return each missing signal once, with the findings that lack it."""
     grouped = _grouped(findings, lambda each: "; ".join(each.missing) or "-")
     return [(own, missing) for missing, own in grouped.items()]
 
@@ -107,7 +106,7 @@ def severity(findings: Sequence[Finding]) -> str:
 
 
 def _advised(findings: list[Finding]) -> list[str]:
-    """Return what to do, each once; where segments differ in it, with their names."""
+    """Return each advice once; where it differs between segments, with their names."""
     by_text: dict[str, list[str]] = {}
     for finding in findings:
         if finding.advice:
@@ -116,20 +115,20 @@ def _advised(findings: list[Finding]) -> list[str]:
 
 
 def _seen(findings: list[Finding]) -> str:
-    """The first evidence of each segment, each once."""
+    """Return the first evidence of each segment, each once."""
     texts = [evidence.text for finding in findings[:_MOST_KEYS] for evidence in finding.evidence[:1]]
     return "; ".join(dict.fromkeys(texts))
 
 
 def diagnoses(subject: Subject) -> dict[str, Any] | None:
-    """Every diagnosis of the session, the newest first."""
+    """Return every diagnosis of the session, the newest first."""
     found = [event.get("result", event) for event in reversed(subject.analysis.diagnoses)]
     results = [result for result in found if isinstance(result, dict) and result.get("runs")]
     return {"results": results} if results else None
 
 
 def operators(subject: Subject) -> dict[str, Any] | None:
-    """The newest profile beside the one before it of the same loader on another engine; older ones folded."""
+    """Return the newest profile beside the one before it of the same loader on another engine; older ones folded."""
     results = [event.get("result", event) for event in subject.analysis.profiles]
     found = [result for result in results if isinstance(result, dict) and ("cpu" in result or "gpu" in result)]
     if not found:
@@ -144,7 +143,7 @@ def operators(subject: Subject) -> dict[str, Any] | None:
 
 
 def _by_share(shown: Sequence[Mapping[str, Any]], part: str) -> list[tuple[str, list[Mapping[str, Any] | None]]]:
-    """Each operator's rows in the profiles (None where one lacks it), those of the largest share first."""
+    """Return each operator's rows in the profiles (None where one lacks it), those of the largest share first."""
     sides = [{str(row["name"]): row for row in profile.get(part) or ()} for profile in shown]
     names = {name: max(float(side[name]["share"]) for side in sides if name in side) for side in sides for name in side}
     return [(name, [side.get(name) for side in sides]) for name in sorted(names, key=lambda name: -names[name])]
@@ -160,7 +159,7 @@ def cost(subject: Subject) -> dict[str, Any] | None:
     return {"costs": costs, "feeding": feeding, "base": base, "free": free}
 
 
-# ---- What the templates show of the loaders: what was delivered, switched, set and left out, and by whom.
+# ---- The data of the sections on loaders: deliveries, switches, knobs and skipped samples.
 
 _HAPPENED = (
     "switch", "knobs", "mark", "switch-failed", "switch-superseded", "switch-cancelled", "fault",
@@ -172,7 +171,7 @@ MOST = 200  # rows of a table at most, the newest; of epochs those with a proble
 
 
 def epochs(subject: Subject) -> dict[str, Any] | None:
-    """The epochs with what they really delivered; one that delivered too little is flagged."""
+    """Return the epochs with what they really delivered; one that delivered too little is flagged."""
     found = subject.analysis.epochs
     if not found:
         return None
@@ -181,7 +180,7 @@ def epochs(subject: Subject) -> dict[str, Any] | None:
 
 
 def loading(subject: Subject) -> dict[str, Any] | None:
-    """Engines, deliveries, switches and skipped samples; None without a loader."""
+    """Return engines, deliveries, switches and skipped samples; None without a loader."""
     snapshot = subject.snapshot
     loaders = snapshot.loaders
     delivered = [
@@ -206,11 +205,11 @@ def loading(subject: Subject) -> dict[str, Any] | None:
     }
 
 
-# ---- What the template shows of the ranks of trainings: one row each.
+# ---- The data of the section on the ranks of trainings: one row each.
 
 
 def ranks(subject: Subject) -> dict[str, Any] | None:
-    """The ranks that sent their steps, job by job; None where there was none."""
+    """Return the ranks that sent their steps, job by job; None where there was none."""
     snapshot = subject.snapshot
     jobs = job_figures(snapshot)
     if not jobs:
@@ -256,7 +255,7 @@ def _row(each: RankFigures, phases: list[str], *, several: bool, binned: bool) -
 
 
 def _product(schema: Schema, rank: Rank) -> str:
-    """Return what a rank's GPU is called; empty where that is not known."""
+    """Return the product name of a rank's GPU; empty where it is not known."""
     if rank.gpu is None:
         return ""
     if rank.node:

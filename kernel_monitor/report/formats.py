@@ -14,18 +14,18 @@ _BYTES = ("B", "B/s")
 
 
 def zone(unix: float) -> timezone:
-    """The local time zone of this machine at that moment, as a fixed distance from UTC."""
+    """Return the local time zone of this machine at that moment, as a fixed distance from UTC."""
     return timezone(datetime.fromtimestamp(unix).astimezone().utcoffset() or timedelta(0))
 
 
 def moment(unix: float, where: timezone) -> str:
-    """`20 November 2026, 19:07 (UTC+01:00)`."""
+    """Format a moment: `20 November 2026, 19:07 (UTC+01:00)`."""
     then = datetime.fromtimestamp(unix, where)
     return f"{then.day} {then:%B %Y, %H:%M} ({where.tzname(None)})"
 
 
 def clock(unix: float, where: timezone) -> str:
-    """`19:07:31.4`."""
+    """Format a time of day: `19:07:31.4`."""
     then = datetime.fromtimestamp(unix, where)
     return f"{then:%H:%M:%S}.{then.microsecond // 100_000}"
 
@@ -36,7 +36,7 @@ def is_known(value: Any) -> bool:
 
 
 def duration(seconds: float) -> str:
-    """`48 s`, `9 min 30 s` or `2 h 5 min`."""
+    """Format a duration: `48 s`, `9 min 30 s` or `2 h 5 min`."""
     whole = round(seconds)
     if whole < 60:
         return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
@@ -46,7 +46,7 @@ def duration(seconds: float) -> str:
 
 
 def number(value: Any, unit: str = "") -> str:
-    """Three significant digits where they matter, thousands separated; `-` where there is none."""
+    """Format a number: three significant digits where they matter, thousands separated; `-` where it is not known."""
     if not is_known(value):
         return "-"
     digits = 0 if abs(value) >= 100 or value == round(value) else 1 if abs(value) >= 10 or unit == "%" else 2
@@ -54,7 +54,7 @@ def number(value: Any, unit: str = "") -> str:
 
 
 def amount(value: float, unit: str) -> str:
-    """A value with its unit: bytes and rates in kB, MB or GB, counts as they are."""
+    """Return a value with its unit: bytes and rates in kB, MB or GB, counts as they are."""
     if not is_known(value):
         return "-"
     if unit in _BYTES:
@@ -66,42 +66,42 @@ def amount(value: float, unit: str) -> str:
 
 
 def spread(value: float, unit: str) -> str:
-    """A figure whose unit stands with its name, but for bytes, which bring it with them."""
+    """Return a figure whose unit stands with its name, but for bytes, which bring it with them."""
     return amount(value, unit) if unit in _BYTES else number(value, unit)
 
 
 def size(count: float) -> str:
-    """Bytes in the units that memory is sold in: `64.0 GB`."""
+    """Format a number of bytes in the units that memory is sold in: `64.0 GB`."""
     return f"{count / 1e9:,.1f} GB"
 
 
 def ms(value: Any) -> str:
-    """`60 ms`; `-` where it is not known."""
+    """Format milliseconds: `60 ms`; `-` where they are not known."""
     return f"{number(value)} ms" if is_known(value) else "-"
 
 
 def percent(share: Any, digits: int = 0) -> str:
-    """`82 %` of 0.82; `-` where it is not known."""
+    """Format a share: `82 %` for 0.82; `-` where it is not known."""
     return f"{100 * share:.{digits}f} %".replace("-", "−") if is_known(share) else "-"
 
 
 def count(value: Any, missing: str = "-") -> str:
-    """`1,280`; `missing` where it is not known."""
+    """Format a count: `1,280`; `missing` where it is not known."""
     return f"{value:,}" if isinstance(value, int | float) else missing
 
 
 def plural(value: int, name: str) -> str:
-    """`1 epoch`, `1,280 epochs`."""
+    """Format a count of things: `1 epoch`, `1,280 epochs`."""
     return f"{value:,} {name if value == 1 else name + 's'}"
 
 
 def settings(knobs: Mapping[str, Any]) -> str:
-    """`workers 4, prefetch 2`; `-` where nothing is set."""
+    """Format knobs: `workers 4, prefetch 2`; `-` where none is set."""
     return ", ".join(f"{name} {value}" for name, value in knobs.items() if value is not None) or "-"
 
 
 def money(value: float, currency: str) -> str:
-    """`$0.00201`, `2.50 €`: three significant digits, in whole units of the currency; `-` where it cannot be said."""
+    """Format whole units of a currency with three significant digits: `$0.00201`, `2.50 €`; `-` where not known."""
     if not math.isfinite(value):
         return "-"
     size = float(f"{abs(value):.3g}")  # rounded first: 0.0009999 is 0.00100
@@ -112,7 +112,7 @@ def money(value: float, currency: str) -> str:
 
 
 def ranges(numbers: list[int]) -> str:
-    """`0–3, 8, 10–11`."""
+    """Format numbers as ranges: `0–3, 8, 10–11`."""
     runs: list[list[int]] = []
     for value in numbers:
         if runs and value == runs[-1][-1] + 1:

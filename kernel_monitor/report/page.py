@@ -28,7 +28,7 @@ from . import findings, sections, summary
 from .embedded import embed
 from .formats import FILTERS, zone
 from .privacy import clean
-from .subject import Subject, statistic
+from .sections import Subject, statistic
 
 STYLE = Path(__file__).with_name("page.css")
 _STATIC = Path(__file__).parents[1] / "static"  # what npm builds of `widgets/`
@@ -39,7 +39,7 @@ FIRST: dict[str, tuple[str, Callable[[Subject], Context | None]]] = {
     "summary": ("Summary", summary.summary),
     "verdict": ("Verdict", findings.verdict),
 }
-"""What stands before the charts, as `SECTIONS`."""
+"""The sections before the charts, as `SECTIONS`."""
 SECTIONS: dict[str, tuple[str, Callable[[Subject], Context | None]]] = {
     "phases": ("Phases", sections.phases),
     "histograms": ("GPU utilisation", sections.histograms),
@@ -61,14 +61,14 @@ SECTIONS: dict[str, tuple[str, Callable[[Subject], Context | None]]] = {
     "limits": ("Limits", sections.limits),
     "method": ("Method", sections.method),
 }
-"""What stands behind the charts, in this order: by its id, which is its template's name, the name in the contents and
-what it shows; None where the session has none of it."""
+"""The sections behind the charts, in their order: by id (its template's name), the name in the contents and
+the function that returns its data; None where the session has none of it."""
 
 
 def render(snapshot: Snapshot, analysis: Analysis | None = None) -> str:
-    """The session as the text of one HTML file, to be written as UTF-8 with line feeds as they are.
+    """Return the session as the text of one HTML file, to be written as UTF-8 with line feeds as they are.
 
-    In a process that trains use `client.render_in_process`. A snapshot without rows gives a page that says so. The
+    In a process that trains use `render_process.render_report`. A snapshot without rows gives a page that says so. The
     `analysis`, made here if not given, is of the snapshot as `privacy.clean` leaves it.
     """
     snapshot = clean(snapshot)
@@ -98,7 +98,7 @@ def render(snapshot: Snapshot, analysis: Analysis | None = None) -> str:
 
 @cache
 def environment() -> Environment:
-    """Every template escapes what it is given."""
+    """Return every template escapes what it is given."""
     made = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True)
     # In a chart document the first mention of a model defines it: what comes first must stay first.
     made.policies["json.dumps_kwargs"] = {"sort_keys": False, "separators": (",", ":")}
@@ -139,7 +139,7 @@ def fill_page(
 
 
 def section(subject: Subject, key: str) -> Markup | None:
-    """A part of the page by its id.
+    """Return a part of the page by its id.
 
     A recording may be of any origin: what cannot be shown of it gives a sentence, not an error.
     """
@@ -169,5 +169,5 @@ def _read(path: Path) -> str:
 
 
 def _code(text: str) -> Markup:
-    """Code of ours or of Bokeh's, which stands in the page as it is: nothing of a session is in it."""
+    """Mark our code or Bokeh's as safe, to stand in the page as it is: no data of a session is in it."""
     return Markup(text)  # noqa: S704

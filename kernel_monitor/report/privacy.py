@@ -20,7 +20,7 @@ _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def clean(snapshot: Snapshot) -> Snapshot:
-    """The snapshot with every string that came from outside made printable and freed of absolute paths.
+    """Return the snapshot with every string that came from outside made printable and freed of absolute paths.
 
     Other machines have their ids in place of their names, unless its facts allow the names.
     """
@@ -57,12 +57,12 @@ def clean(snapshot: Snapshot) -> Snapshot:
 
 
 def cleaned(value: Any) -> Any:
-    """Any JSON-able value with its strings made printable and freed of absolute paths."""
+    """Return a JSON-able value with its strings made printable and freed of absolute paths."""
     return _clean(value, lambda found: _UNPRINTABLE.sub("�", private(found)))
 
 
 def with_pseudonyms(snapshot: Snapshot, names: Mapping[str, str]) -> Snapshot:
-    """The snapshot with each of these names of machines replaced by its pseudonym; nodes are named by their ids."""
+    """Return the snapshot with each of these machines' names replaced by its pseudonym, nodes' by their ids."""
     nodes = tuple(
         replace(node, name=node.id, reason=pseudonymous(node.reason, names)) for node in snapshot.schema.nodes
     )

@@ -1,10 +1,13 @@
-"""What the templates show of the session as a whole, of its machine, and of its segments."""
+"""The subject of a report, and the data of its sections on the session, on its machine and on its segments."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timezone
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,15 +15,100 @@ import numpy.typing as npt
 
 from ..analysis import allowed_cores
 from ..analysis.frames import Frames
-from ..analysis.results import Segment, Statistic
+from ..analysis.loops import secondary_loaders
+from ..analysis.results import Analysis, Change, Segment, Statistic, Verdict
 from ..analysis.step_times import quantiles
 from ..steps.measured_step import ON_DEVICE
 from ..store import Snapshot
 from ..store.charts import PROCESS_ROLES, hosts_of
-from .formats import amount, is_known, moment, percent, ranges, size
-from .subject import Subject, statistic
+from .formats import amount, clock, is_known, moment, percent, ranges, size
 
-# ---- What the templates show of the session as a whole, of its machine, and of how its figures were obtained.
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A session with its analysis."""
+
+    snapshot: Snapshot  # freed of what must not be sent to anybody (`privacy.clean`)
+    analysis: Analysis  # of this snapshot
+    where: timezone  # the zone of the times that people read
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """The recording's own facts; empty for a live session."""
+        found = self.snapshot.facts.get("recorded")
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def bin_s(self) -> float | None:
+        """The width in s of the bins whose means a recording's rows are; None where they are as measured."""
+        return float(self.recorded["bin_s"]) if self.recorded.get("bin_s") else None
+
+    @cached_property
+    def segments(self) -> dict[str, Segment]:
+        """The segments by their keys."""
+        return {segment.key: segment for segment in self.analysis.segments}
+
+    @cached_property
+    def verdicts(self) -> dict[str, Verdict]:
+        """The verdicts by their segments' keys."""
+        return {found.segment: found for found in self.analysis.verdicts if found.segment is not None}
+
+    @cached_property
+    def secondary_ids(self) -> frozenset[str]:
+        """Ids of the loaders whose loops stand beside the training."""
+        return secondary_loaders(self.snapshot.steps, self.analysis.segments)
+
+    @cached_property
+    def change(self) -> Change | None:
+        """The change that the report is about: the switch that says most, or whatever else divides two segments.
+
+        One of a loop that stands beside no other comes first: a mark divides the evaluation, too.
+        """
+        if self.analysis.headline is not None:
+            return self.analysis.headline
+        known = [
+            change
+            for change in self.analysis.changes
+            if change.before in self.segments and change.after in self.segments
+        ]
+        if not known:
+            return None
+
+        def weight(change: Change) -> tuple[bool, bool, float]:
+            after = self.segments[change.after]
+            return after.began_by == "switch", after.loader not in self.secondary_ids, after.start
+
+        return max(known, key=weight)
+
+    @cached_property
+    def pair(self) -> tuple[Segment, ...]:
+        """Both sides of `change`; without a change, the segment of the verdict; empty without any segment."""
+        if self.change is not None:
+            return self.segments[self.change.before], self.segments[self.change.after]
+        key = self.analysis.verdict.segment
+        if key in self.segments:
+            return (self.segments[str(key)],)
+        return self.analysis.segments[-1:]
+
+    def clock(self, time: float) -> str:
+        """Return a session time as people read it: `19:07:31.4`."""
+        return clock(self.snapshot.schema.origin + float(time), self.where)
+
+    def called(self, key: str | None) -> str:
+        """Return a segment's name, `train/2 · dali-cpu`, with its mark's words; the key if there is no such segment."""
+        segment = self.segments.get(str(key))
+        if segment is None:
+            return "the session" if key is None else key
+        label = f" “{segment.label}”" if segment.label else ""
+        return f"{segment.key} · {segment.backend}{label}"
+
+
+def statistic(segment: Segment, metric: str) -> Statistic | None:
+    """Return the spread of one metric; None where it was not measured."""
+    return next((found for found in segment.statistics if found.metric == metric), None)
+
+
+# ---- The data of the sections on the whole session, on its machine, and on how its figures were obtained.
 
 Figure = Callable[[str, str, str], str]
 
@@ -50,7 +138,7 @@ def header(subject: Subject) -> dict[str, Any]:
 
 
 def facts(subject: Subject) -> dict[str, Any]:
-    """The machine and the software, and what watching them cost."""
+    """Return the machine and the software, and what watching them cost."""
     known = subject.snapshot.facts
     versions = {"python": known["python"]} if known.get("python") else {}
     return {
@@ -63,20 +151,20 @@ def facts(subject: Subject) -> dict[str, Any]:
 
 
 def _kinds(snapshot: Snapshot) -> str:
-    """`8 × NVIDIA H100 (80.0 GB)`; empty without a GPU."""
+    """Return the GPUs by product, `8 × NVIDIA H100 (80.0 GB)`; empty without a GPU."""
     gpus = snapshot.schema.gpus
     kinds = Counter(f"{gpu.name} ({size(gpu.memory_total)})" if gpu.memory_total else gpu.name for gpu in gpus)
     return ", ".join(f"{times} × {kind}" if times > 1 else kind for kind, times in kinds.items())
 
 
 def _rank(subject: Subject) -> str:
-    """`rank 0 of 8` where there are several; else empty."""
+    """Return the rank, `rank 0 of 8`, where there are several; else an empty text."""
     rank, ranks = (subject.snapshot.facts.get(name) for name in ("rank", "world_size"))
     return f"rank {rank} of {ranks}" if rank is not None and ranks else ""
 
 
 def limits(subject: Subject) -> dict[str, Any] | None:
-    """The limits under which the process ran, and how much of them it used; None where it had the whole machine."""
+    """Return the limits under which the process ran, and how much of them it used; None if it had the whole machine."""
     schema = subject.snapshot.schema
     found = schema.host.get("limits") or {}
     allowed = sorted(allowed_cores(schema))
@@ -94,7 +182,7 @@ def limits(subject: Subject) -> dict[str, Any] | None:
 
 
 def processes(subject: Subject) -> dict[str, Any] | None:
-    """CPU, memory and I/O of the kernel and its children, by role."""
+    """Return the roles of the kernel and its children that have figures of CPU, memory and I/O; None without any."""
     snapshot = subject.snapshot
     roles = [
         (role, words)
@@ -105,7 +193,7 @@ def processes(subject: Subject) -> dict[str, Any] | None:
 
 
 def nodes(subject: Subject) -> dict[str, Any] | None:
-    """The other machines that worked for the loaders or ran ranks; None where there was none."""
+    """Return the other machines that worked for the loaders or ran ranks; None where there was none."""
     snapshot = subject.snapshot
     rows = [
         (node, *_busy(snapshot, [f"node/{node.id}/cpu/{core}/busy" for core in node.cores]))
@@ -117,7 +205,7 @@ def nodes(subject: Subject) -> dict[str, Any] | None:
 
 
 def _busy(snapshot: Snapshot, names: Sequence[str]) -> list[str]:
-    """Mean and p95 over time of the mean of these series."""
+    """Return the mean over time, and its p95, of the mean of these series."""
     columns = [snapshot.schema.columns[name] for name in names if name in snapshot.schema.columns]
     table = snapshot.values[:, columns].astype(np.float64)
     means = table[np.isfinite(table).all(axis=1)].mean(axis=1) if columns else np.empty(0)
@@ -125,7 +213,7 @@ def _busy(snapshot: Snapshot, names: Sequence[str]) -> list[str]:
 
 
 def gpus(subject: Subject) -> dict[str, Any] | None:
-    """Every metric of every GPU, and those that are missing with NVML's words; None without a GPU."""
+    """Return every metric of every GPU, and those that are missing with NVML's words; None without a GPU."""
     snapshot = subject.snapshot
     schema = snapshot.schema
     figure = _figure(snapshot)
@@ -168,7 +256,7 @@ def method(subject: Subject) -> dict[str, Any]:
 
 
 def _figure(snapshot: Snapshot) -> Figure:
-    """Return what gives a statistic of a series with its unit; `-` where there is no value."""
+    """Return a function that formats a statistic of a series with its unit; `-` where there is no value."""
 
     def figure(series: str, unit: str, statistic: str) -> str:
         values = _values(snapshot, series)
@@ -184,7 +272,7 @@ def _values(snapshot: Snapshot, name: str) -> npt.NDArray[np.float64]:
     return present
 
 
-# ---- What the templates show of the segments: where a step's time went, how everything spread.
+# ---- The data of the sections on segments: where a step's time went, and the spread of each metric.
 
 PARTS = {
     "wait": "data wait",
@@ -208,7 +296,7 @@ Sides = list[tuple[str, "Sequence[Statistic]"]]
 
 
 def stack(shares: Mapping[str, float]) -> list[dict[str, Any]]:
-    """The pieces of a bar from left to right: `part`, `text`, `start` and `width` in %, `has_room` for its text."""
+    """Return the pieces of a bar, left to right: `part`, `text`, `start` and `width` in %, `has_room` for its text."""
     pieces, at = [], 0.0
     for part, name in PARTS.items():
         share = shares.get(part, 0.0)
@@ -221,7 +309,7 @@ def stack(shares: Mapping[str, float]) -> list[dict[str, Any]]:
 
 
 def legend(bars: Sequence[Mapping[str, float]]) -> list[tuple[str, str, str]]:
-    """Each part in some bar, its name, and its shares in the bars one after the other, unless they are many."""
+    """Return each part in some bar, its name, and its shares in the bars one after the other, unless they are many."""
     found = []
     for part, name in PARTS.items():
         shares = [shares.get(part, 0.0) for shares in bars]
@@ -232,7 +320,7 @@ def legend(bars: Sequence[Mapping[str, float]]) -> list[tuple[str, str, str]]:
 
 
 def table(subject: Subject) -> dict[str, Any] | None:
-    """Each segment with what it delivered, and each change between two of them."""
+    """Return each segment with what it delivered, and each change between two of them."""
     return {} if subject.analysis.segments else None
 
 
@@ -285,7 +373,7 @@ def histograms(subject: Subject) -> dict[str, Any] | None:
 
 
 def outline(shares: Sequence[float], top: float) -> str:
-    """A histogram whose highest bin may be `top`, as an SVG path from the left to the right of the frame."""
+    """Return a histogram whose highest bin may be `top`, as an SVG path from the left to the right of the frame."""
     wide = (RIGHT - LEFT) / max(len(shares), 1)
     high = (BASE - HIGH) / top
     return "".join(f"V{BASE - share * high:.1f}H{LEFT + (k + 1) * wide:.1f}" for k, share in enumerate(shares))
@@ -322,7 +410,7 @@ def percentiles(subject: Subject) -> dict[str, Any] | None:
 
 
 def _by_metric(sides: Sides) -> list[list[tuple[str, Statistic]]]:
-    """For each metric, in the order of the first side, the sides that have it."""
+    """Return, for each metric in the order of the first side, the sides that have it."""
     metrics = dict.fromkeys(found.metric for _, statistics in sides for found in statistics)
     return [
         [(name, found) for name, statistics in sides for found in statistics if found.metric == metric]
@@ -331,7 +419,7 @@ def _by_metric(sides: Sides) -> list[list[tuple[str, Statistic]]]:
 
 
 def _of_session(subject: Subject) -> list[Statistic]:
-    """Return what the machine did all the time, where no loader delivered anything."""
+    """Return the statistics of the machine over the session, where no loader delivered anything."""
     snapshot = subject.snapshot
     if not len(snapshot.time):
         return []

@@ -1,4 +1,4 @@
-"""What a report says first: what held the training up, what was changed, and what that brought.
+"""The summary of a report: what held the training up, what was changed, and what that brought.
 
 All figures are of one comparison (`results.Change`) of two segments. Where nothing was changed it says what to do
 next, and where no loader was watched what the machine did.
@@ -21,11 +21,11 @@ from ..analysis import allowed_cores
 from ..analysis.changes import amount, factor, figure, headline, percent
 from ..analysis.frames import Frames
 from ..analysis.results import Change, Segment, Verdict
-from ..analysis.segments import first, switches
+from ..analysis.segments import change_time, switches
 from ..analysis.switch_comparison import change_rows
 from ..store import Snapshot
 from .formats import duration, is_known, plural
-from .subject import Subject
+from .sections import Subject
 
 # ---- A small picture of the heatmaps around a change: CPU cores and GPUs, some seconds before to some seconds after
 # it.
@@ -44,7 +44,7 @@ Cells = npt.NDArray[np.uint8]
 
 
 def picture(snapshot: Snapshot, at: float, loader: str | None = None) -> dict[str, Any] | None:
-    """The parts of the picture with their places in px, `line` (%) where the change is; None without rows to show.
+    """Return the parts of the picture, their places in px, and the change's place `line` in %; None without rows.
 
     It ends at other switches of this `loader`.
     """
@@ -52,7 +52,7 @@ def picture(snapshot: Snapshot, at: float, loader: str | None = None) -> dict[st
     interval = max([snapshot.schema.interval, *(_intervals(snapshot)[-1:])])
     around = max(AROUND_S, _FEWEST_COLUMNS * interval)
     time = snapshot.time
-    others = [first(event) for event in switches(snapshot.events) if event["loader"] == loader]
+    others = [change_time(event) for event in switches(snapshot.events) if event["loader"] == loader]
     earliest = max([at - around, *(other for other in others if other < at)])
     latest = min([at + around, *(other for other in others if other > at)])
     near = time[(time >= earliest) & (time <= latest)]
@@ -83,7 +83,7 @@ def picture(snapshot: Snapshot, at: float, loader: str | None = None) -> dict[st
 
 
 def _rows(snapshot: Snapshot) -> dict[str, npt.NDArray[np.float64]]:
-    """By what a row is of: float64[rows, samples], in %."""
+    """Return the rows of cores and of GPUs, by their label: float64[rows, samples], in %."""
     schema = snapshot.schema
     cores = sorted(allowed_cores(schema))
     names = {
@@ -96,14 +96,16 @@ def _rows(snapshot: Snapshot) -> dict[str, npt.NDArray[np.float64]]:
 
 
 def _intervals(snapshot: Snapshot) -> list[float]:
-    """The longest time that a row covers, where rows say it."""
+    """Return the longest time that a row covers, where rows say it."""
     column = snapshot.schema.columns.get("sample/interval")
-    said = [] if column is None else [float(value) for value in snapshot.values[:, column] if is_known(float(value))]
-    return [float(np.median(said))] if said else []
+    intervals = (
+        [] if column is None else [float(value) for value in snapshot.values[:, column] if is_known(float(value))]
+    )
+    return [float(np.median(intervals))] if intervals else []
 
 
 def _columns(time: npt.NDArray[np.float64], middles: npt.NDArray[np.float64], interval: float) -> npt.NDArray[np.intp]:
-    """For each moment the row that covers it: a row is of the time since the one before; -1 where there is none."""
+    """Return, for each moment, the row that covers it (a row is of the time since the row before); -1: none."""
     found = np.searchsorted(time, middles)
     inside = found < len(time)
     found = np.where(inside, found, len(time) - 1)
@@ -112,7 +114,7 @@ def _columns(time: npt.NDArray[np.float64], middles: npt.NDArray[np.float64], in
 
 
 def _few(values: npt.NDArray[np.float64], most: int) -> tuple[npt.NDArray[np.float64], int]:
-    """At most so many rows, and of how many neighbours each is the mean."""
+    """Return at most so many rows, and of how many neighbours each is the mean."""
     each = -(-len(values) // most)
     if each == 1:
         return values, 1
@@ -132,7 +134,7 @@ def _cells(values: npt.NDArray[np.float64]) -> Cells:
 
 
 def palette() -> Cells:
-    """uint8[255, 3]: the colours of 0 to 100 %."""
+    """Return the colours of 0 to 100 %, uint8[255, 3]."""
     stops = np.array([list(bytes.fromhex(color)) for color in _VIRIDIS], dtype=np.float64)
     at = np.linspace(0, len(stops) - 1, MISSING)
     columns = [np.interp(at, np.arange(len(stops)), stops[:, channel]) for channel in range(3)]
@@ -140,7 +142,7 @@ def palette() -> Cells:
 
 
 def png(cells: Cells) -> str:
-    """An indexed PNG as a data address; the highest row of the picture is the first of the table."""
+    """Return an indexed PNG as a data address; the highest row of the picture is the first of the table."""
     height, width = cells.shape
     head = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)
     lines = np.column_stack([np.zeros(height, dtype=np.uint8), cells]).tobytes()  # 0: rows are stored as they are
@@ -160,9 +162,9 @@ def png(cells: Cells) -> str:
 HELD_UP, CHANGED, BROUGHT = "What held the training up", "What was changed", "What it brought"
 SPEED, NEXT, MACHINE = "How fast it was", "What to do next", "What the machine did"
 _LARGER_PARTS = {"copy-bound": ("copy", "copying to the device"), "residual-heavy": ("other", "in no measured phase")}
-"""By the kind of a verdict, the part of a step that it names, and how that is called."""
-SAID = ("images/s", "waiting for data", "samples", "counted over")  # rows whose figures the answers have
-MOST_LOADERS = 4  # that have a line beside the main one's answers; how many more there are is said
+"""By the kind of a verdict, the part of a step that it names, and that part's name for people."""
+IN_ANSWERS = ("images/s", "waiting for data", "samples", "counted over")  # rows whose figures the answers have
+MOST_LOADERS = 4  # that have a line beside the main one's answers; how many more there are is main
 
 
 @dataclass(frozen=True)
@@ -189,7 +191,7 @@ def summary(subject: Subject) -> dict[str, Any]:
         answers = list(_unchanged(subject))
         return {"answers": answers, "others": _others(subject), "rows": [], "gain": None, "picture": None}
     before, after = subject.pair
-    at = first(change.switch) if change.switch is not None else after.start
+    at = change_time(change.switch) if change.switch is not None else after.start
     source, target = _engines(change, before, after)
     return {
         "answers": [
@@ -198,7 +200,7 @@ def summary(subject: Subject) -> dict[str, Any]:
             _brought(change, before, after),
         ],
         "others": _others(subject),
-        "rows": [row for row in change_rows(before, after) if row["label"] not in SAID]
+        "rows": [row for row in change_rows(before, after) if row["label"] not in IN_ANSWERS]
         if change.reason is None
         else [],
         "gain": change.predicted,
@@ -253,7 +255,7 @@ def _changed(subject: Subject, change: Change, at: float) -> Answer:
 
 
 def _gain_text(change: Change, before: Segment, after: Segment) -> str:
-    """`1.48 × faster: 298 → 440 images/s`."""
+    """Return the gain in words: `1.48 × faster: 298 → 440 images/s`."""
     words = factor(change.faster)
     return f"{words[:1].upper()}{words[1:]}: {figure(before.rate)} → {figure(after.rate)} images/s"
 
@@ -273,7 +275,7 @@ def _brought(change: Change, before: Segment, after: Segment) -> Answer:
 
 
 def _unchanged(subject: Subject) -> Iterator[Answer]:
-    """The summary of a session in which nothing was changed."""
+    """Yield the summary of a session in which nothing was changed."""
     segment = subject.pair[0] if subject.pair else None
     if segment is None:
         yield Answer(MACHINE, _machine(subject))
@@ -289,7 +291,7 @@ def _unchanged(subject: Subject) -> Iterator[Answer]:
 
 
 def _machine(subject: Subject) -> str:
-    """One sentence on a session without a step."""
+    """Return one sentence on a session without a step."""
     snapshot = subject.snapshot
     why = "no batch was delivered" if snapshot.schema.loaders or snapshot.loaders else "no loader was watched"
     if not len(snapshot.time):
@@ -305,13 +307,13 @@ def _machine(subject: Subject) -> str:
 
 
 def _others(subject: Subject) -> list[Line]:
-    """A line for each other loader, by its name: a loader that its cell made again has the same one."""
+    """Return a line for each other loader, by its name: a loader that its cell made again has the same one."""
     segments = subject.analysis.segments
     shown = subject.pair[0].name if subject.pair else None
     found = []
     for name in dict.fromkeys(segment.name for segment in segments if segment.name != shown):
         own = [segment for segment in segments if segment.name == name]
-        quiet = all(segment.loader in subject.aside or segment.evaluates for segment in own)
+        quiet = all(segment.loader in subject.secondary_ids or segment.evaluates for segment in own)
         text, measured = _other(subject, own)
         found.append(Line(name, text, quiet or not measured))
     found.sort(key=lambda line: line.quiet)
@@ -322,13 +324,13 @@ def _others(subject: Subject) -> list[Line]:
 
 
 def _other(subject: Subject, own: list[Segment]) -> tuple[str, bool]:
-    """Return what a loader's own changes brought, or how it ran; and whether enough was measured for that."""
+    """Return the effect of a loader's own changes, or its speed; and whether enough was measured for that."""
     keys = {segment.key for segment in own}
     changes = [made for made in subject.analysis.changes if {made.before, made.after} <= keys]
-    said = headline(own, changes)
-    if said is not None:
-        before, after = subject.segments[said.before], subject.segments[said.after]
-        return f"{' → '.join(_engines(said, before, after))}. {_gain_text(said, before, after)}", True
+    main = headline(own, changes)
+    if main is not None:
+        before, after = subject.segments[main.before], subject.segments[main.after]
+        return f"{' → '.join(_engines(main, before, after))}. {_gain_text(main, before, after)}", True
     switched = [made for made in changes if made.switch is not None]
     if switched:
         before, after = subject.segments[switched[-1].before], subject.segments[switched[-1].after]

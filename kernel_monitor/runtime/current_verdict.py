@@ -10,11 +10,11 @@ from typing import Any, cast
 
 import numpy as np
 
-from ..analysis.gains import Pair, pairs
+from ..analysis.gains import SwitchPair, switch_pairs
 from ..analysis.live_verdict import CHANGES, change_warnings, epoch_warnings, live_verdict
 from ..analysis.loops import LoopTimes
 from ..analysis.results import Advice, Verdict, plain
-from ..analysis.segments import LONGEST_S, asked, first
+from ..analysis.segments import LONGEST_S, change_time, request_time
 from ..protocol.analysis_states import GainState, Kind, OfferState, VerdictState
 from ..store import Store
 
@@ -46,18 +46,18 @@ class LoopWarnings:
         changes = [
             event
             for event in self._store.events()
-            if event["kind"] in CHANGES and event.get("loader") in (None, loader) and first(event) <= now
+            if event["kind"] in CHANGES and event.get("loader") in (None, loader) and change_time(event) <= now
         ]
-        newest = max(changes, key=first, default=None)
+        newest = max(changes, key=change_time, default=None)
         if newest is None or newest["kind"] == "mark":
             return ()
         known, due, sentences = self._changes.get(loader, (-1, 0.0, ()))
         if known != newest["id"] or now >= due:
-            since = asked(newest) - LONGEST_S - _EARLIER_S
+            since = request_time(newest) - LONGEST_S - _EARLIER_S
             rows, steps = self._store.rows(self._store.seq_before(since)), self._store.steps.table(since)
             sentences = change_warnings(rows, steps, self._store.events(), states, loader)
             # A minute on each side is compared: after that nothing can change.
-            over = now > first(newest) + LONGEST_S + SETTLED_S
+            over = now > change_time(newest) + LONGEST_S + SETTLED_S
             self._changes[loader] = newest["id"], float("inf") if over else now + _WARNINGS_PERIOD_S, sentences
         return sentences
 
@@ -273,7 +273,7 @@ class CurrentVerdict:
         self._judged_to = -1.0  # when the newest step ended that `verdict` knows of
         self._last_error = ""
         self._last_event = 0  # the newest event that `predict` has seen
-        self._switched: tuple[Pair, ...] = ()  # what switches measured, at `_switched_at` (session s), of events
+        self._switched: tuple[SwitchPair, ...] = ()  # what switches measured, at `_switched_at` (session s), of events
         self._switched_at = self._switched_due = 0.0
         self._switched_of: list[int] = []  # their ids
 
@@ -359,7 +359,7 @@ class CurrentVerdict:
             last=self.verdict,
             loader=loader,
             switched=self._pairs(now, events),
-            aside=self._loops.aside(),
+            secondary_ids=self._loops.secondary_ids(),
         )
 
     def _ended(self, now: float, states: Sequence[State]) -> dict[str, Any] | None:
@@ -372,9 +372,11 @@ class CurrentVerdict:
         self._switched_due = now  # no figure of a moment before the last steps stays
         events, steps = store.events(), store.steps.table()
         switched = self._pairs(now, events)
-        aside = self._loops.aside()
+        secondary_ids = self._loops.secondary_ids()
         rows = store.rows(charts=CHARTS)
-        return live_verdict(rows, steps, events, states, loader=loader, switched=switched, aside=aside, over=True)
+        return live_verdict(
+            rows, steps, events, states, loader=loader, switched=switched, secondary_ids=secondary_ids, over=True
+        )
 
     def gains(self, now: float, state: State, *, before: int | None = None) -> list[GainState]:
         """Return the predicted gains of changes of one loader, as `analysis.results.Gain` in JSON; see `_judge`."""
@@ -407,7 +409,7 @@ class CurrentVerdict:
                 fields = {key: event[key] for key in ("loader", "source", "target")}
                 add_event("prediction", event["time"], **fields, gains=gains)
 
-    def _pairs(self, now: float, events: Sequence[Mapping[str, Any]]) -> tuple[Pair, ...]:
+    def _pairs(self, now: float, events: Sequence[Mapping[str, Any]]) -> tuple[SwitchPair, ...]:
         """Return what was measured before and after each switch.
 
         The longer ago the newest is, the more rarely computed.
@@ -417,7 +419,11 @@ class CurrentVerdict:
         if not any(event["kind"] == "switch" for event in cuts):
             return ()
         if ids != self._switched_of or not self._switched_at <= now < self._switched_due:
-            self._switched, self._switched_of, self._switched_at = pairs(self._store.steps.table(), cuts), ids, now
+            self._switched, self._switched_of, self._switched_at = (
+                switch_pairs(self._store.steps.table(), cuts),
+                ids,
+                now,
+            )
             self._switched_due = now + _STALE * max(0.0, now - float(cuts[-1]["time"]))
         return self._switched
 

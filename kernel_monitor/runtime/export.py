@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from ..analysis.switch_comparison import SwitchComparison, comparison
 from ..errors import SessionError
 from ..output import check, write
-from ..report.client import render_in_process
 from ..report.privacy import with_pseudonyms
 from ..store import Snapshot, Store
+from ..stream.render_process import render_report
 from ..text import line
 from .overhead import OwnCost
 from .recorder import words
@@ -57,7 +57,7 @@ class Exporter:
         allowed.
         """
         snapshot, names = self.snapshot(), self._session.hidden_names()
-        return render_in_process(snapshot if names is None else with_pseudonyms(snapshot, names))
+        return render_report(snapshot if names is None else with_pseudonyms(snapshot, names))
 
     def export(self, path: str | os.PathLike[str]) -> Path:
         """Write everything measured so far as one HTML file that opens offline.

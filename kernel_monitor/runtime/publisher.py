@@ -12,15 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from .._version import __version__
-from ..analysis import strip as switch_strip
+from ..analysis import switch_strip
 from ..analysis.frames import IDLE_S, allowed_cores
-from ..analysis.segments import first, switches
+from ..analysis.segments import change_time, switches
 from ..protocol import message_types
 from ..protocol.analysis_states import Findings
 from ..protocol.message_types import Figures, Frame, Glance, MachineFigures
 from ..protocol.states import ChartState, Event, Identity, MonitorState, Strip
 from ..store import Rows, Store
-from ..store.charts import available
+from ..store.charts import chart_states
 from ..stream.hub import FRAMES, GLANCE, Hub, Publish, encode_values
 from .current_verdict import CurrentVerdict
 from .session import Row, Session, version
@@ -79,7 +79,7 @@ class Publisher:
         """Return `settings`, `charts` (each available, or with the reason why not) and `recording`."""
         schema = self._store.schema
         if self._charts[0] != schema.version:
-            self._charts = schema.version, available(schema)
+            self._charts = schema.version, chart_states(schema)
         return {
             "settings": self._settings().to_json(),
             "charts": self._charts[1],
@@ -179,7 +179,7 @@ class Publisher:
         events = self._store.events()
         done = switches(events)
         # The longer the sides that are compared, the less a second more can change.
-        since = row.time - first(done[-1]) if done else 0.0
+        since = row.time - change_time(done[-1]) if done else 0.0
         self._strip_due = row.time + max(_STRIP_PERIOD_S, _STRIP_SHARE * since)
         if done:
             steps = self._store.steps.table()

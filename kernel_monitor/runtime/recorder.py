@@ -84,7 +84,7 @@ class Recording:
         self._answered.clear()
         try:
             if self._path is None or folder != self._folder:
-                place = sessions.directory(None if folder is None else Path(folder))
+                place = sessions.choose_folder(None if folder is None else Path(folder))
                 self._path, self._moved = sessions.new_file(place, session, origin), place.message
                 self._folder = folder
         except (OSError, MonitorError) as error:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from .schema import Gpu, LoaderInfo, Schema, Series
-from .snapshot import Rows, Snapshot
-from .steps import STEP, StepLog, StepTable
+from .snapshot import STEP, Rows, Snapshot, StepLog, StepTable
 from .store import Store
 
 __all__ = [

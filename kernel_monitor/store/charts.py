@@ -28,7 +28,7 @@ Kind = Literal["live", "recorded", "report"]
 
 @dataclass(frozen=True)
 class _ChartInfo:
-    """One chart."""
+    """A chart and the series that it draws."""
 
     id: str  # its name in settings and commands
     title: str  # as shown
@@ -91,7 +91,7 @@ CHARTS: tuple[_ChartInfo, ...] = (
         ("gpu/*/pcie_received", "gpu/*/pcie_sent", "gpu/*/nvlink_received", "gpu/*/nvlink_sent"),
     ),
 )
-"""From top to bottom, wherever charts are shown."""
+"""All charts, from top to bottom, wherever they are shown."""
 CHART_IDS: tuple[str, ...] = tuple(chart.id for chart in CHARTS)
 DEFAULT_CHARTS: tuple[str, ...] = tuple(chart.id for chart in CHARTS if chart.default)
 ONCE_CHARTS: tuple[str, ...] = tuple(chart.id for chart in CHARTS if chart.once)
@@ -105,14 +105,14 @@ PROCESS_ROLES = (
 """`<role>` of `process/<role>/…`, and its name for people."""
 MANY_ROWS = 512  # of a heatmap; beyond, each is one pixel high, and reports have the other machines folded
 SLOTS = 60
-"""Columns of a heatmap's tile, each an interval of the sampler."""
+"""The number of columns of a heatmap's tile, each an interval of the sampler."""
 ALWAYS = ("sample/interval", "memory/*", "gpu/*/utilisation", "gpu/*/memory*", "loader/*/*", "job/*/*")
-"""Series that every page is sent: the strip, the gaps and the status bar need them."""
+"""The series that every page gets: the strip, the gaps and the status bar need them."""
 _BY_ID = {chart.id: chart for chart in CHARTS}
 
 
 def chart_ids(wanted: Iterable[str] | None = None) -> tuple[str, ...]:
-    """The ids meant by `wanted`, each once and in the order of `CHARTS`; None means the default ones.
+    """Return the ids meant by `wanted`, each once and in the order of `CHARTS`; None means the default ones.
 
     `all` and `default` among the words stand for those charts. A ValueError names a word that is no chart's id.
     """
@@ -130,23 +130,23 @@ def chart_ids(wanted: Iterable[str] | None = None) -> tuple[str, ...]:
 
 
 def default_charts(measured: Collection[str] = ()) -> tuple[str, ...]:
-    """The ids of the charts shown by default; `measured`: those of `ONCE_CHARTS` for which something was measured."""
+    """Return the ids of the charts shown by default; `measured`: those of `ONCE_CHARTS` that have a measured series."""
     return tuple(chart.id for chart in CHARTS if chart.default or (chart.once and chart.id in measured))
 
 
 def chart_series(schema: Schema, chart: str) -> tuple[str, ...]:
-    """The series of the schema that this chart draws, in the schema's order; of a folded node its means."""
+    """Return the series of the schema that this chart draws, in the schema's order; of a folded node its means."""
     return _unfolded(schema, _matching(schema, _BY_ID[chart].series))
 
 
-def shown_series(schema: Schema, ids: Iterable[str]) -> tuple[str, ...]:
-    """The series that a page with these charts is sent: theirs and `ALWAYS`, in the schema's order."""
+def page_series(schema: Schema, ids: Iterable[str]) -> tuple[str, ...]:
+    """Return the series that a page with these charts is sent: theirs and `ALWAYS`, in the schema's order."""
     patterns = (*ALWAYS, *(pattern for chart in ids for pattern in _BY_ID[chart].series))
     return _unfolded(schema, _matching(schema, patterns))
 
 
-def available(schema: Schema) -> list[ChartState]:
-    """Every chart, with the reason where the schema has no series of it."""
+def chart_states(schema: Schema) -> list[ChartState]:
+    """Return every chart, with the reason where the schema has no series of it."""
     found: list[ChartState] = []
     for chart in CHARTS:
         there = bool(chart_series(schema, chart.id))
@@ -181,7 +181,7 @@ def missing_reason(schema: Schema, chart: str) -> str:
 
 
 def _unfolded(schema: Schema, names: tuple[str, ...]) -> tuple[str, ...]:
-    """The names without a folded node's cores and GPUs, another one's means, and the batches of a rank's host."""
+    """Return the names without folded nodes' cores and GPUs, other nodes' means, and batches of ranks' hosts."""
     cut = {f"node/{node.id}/{part}" for node in schema.nodes if not node.folded for part in ("busy", "gpu")}
     cut |= {f"node/{node}/batches" for node in hosts_of(schema)}  # it works for no loader
     folded = tuple(f"node/{node.id}/{part}" for node in schema.nodes if node.folded for part in ("cpu/", "gpu/"))
@@ -189,7 +189,7 @@ def _unfolded(schema: Schema, names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def hosts_of(schema: Schema) -> set[str]:
-    """The ids of the nodes on which ranks run."""
+    """Return the ids of the nodes on which ranks run."""
     return {rank.node for rank in schema.ranks if rank.node}
 
 
@@ -211,8 +211,8 @@ _PLACEHOLDER = re.compile(rb"km(loader|node|rank)(\d{1,4})(id|name|reason|host)(
 _NAME = re.compile(r"(km(?:(?:loader|node)\d{1,4}name|rank\d{1,4}host))kmend")
 
 
-def shape(schema: Schema) -> Schema:
-    """The schema without the parts that differ from session to session; documents are made from it alone."""
+def document_shape(schema: Schema) -> Schema:
+    """Return the schema without the parts that differ from session to session; documents are made from it alone."""
     loaders = tuple(
         LoaderInfo(id=f"kmloader{k}idkmend", name=f"kmloader{k}namekmend", phased=loader.phased)
         for k, loader in enumerate(schema.loaders)
@@ -251,8 +251,8 @@ def shape(schema: Schema) -> Schema:
     return replace(bare, series=renamed, loaders=loaders, nodes=nodes, ranks=ranks)
 
 
-def filled(document: bytes, schema: Schema) -> bytes:
-    """The JSON document of `shape(schema)` with the loaders, nodes and ranks of the schema."""
+def fill_document(document: bytes, schema: Schema) -> bytes:
+    """Return the JSON document of `shape(schema)` with the loaders, nodes and ranks of the schema."""
     words: dict[bytes, list[LoaderInfo] | list[Node] | list[Rank]] = {
         b"loader": [*schema.loaders],
         b"node": _drawn(schema),
@@ -271,19 +271,19 @@ def filled(document: bytes, schema: Schema) -> bytes:
 
 
 def shortened(name: str, most: int) -> str:
-    """A name cut in its middle to at most `most` letters, at least three; for a placeholder one of the cut name."""
+    """Return a name cut in its middle to `most` letters (three or more); for a placeholder, that of the cut name."""
     placeholder = _NAME.fullmatch(name)
     return f"{placeholder[1]}to{most}kmend" if placeholder else _cut(name, most)
 
 
 def _drawn(schema: Schema) -> list[Node]:
-    """The nodes that have series in the schema: where no chart shows them, they come and go unnoticed."""
+    """Return the nodes that have series in the schema: where no chart shows them, they come and go unnoticed."""
     known = {series.name.split("/", 2)[1] for series in schema.series if series.name.startswith("node/")}
     return [node for node in schema.nodes if node.id in known]
 
 
 def _cut(text: str, most: int) -> str:
-    """A host's name without its domain; if that is not enough, its beginning and its end, where such names differ."""
+    """Return a host's name without its domain; if that is still too long, its beginning and end, where names differ."""
     if len(text) > most and not text.replace(".", "").isdecimal():  # no address
         text = text.partition(".")[0] or text
     if len(text) <= most:
@@ -300,5 +300,5 @@ def _renamed(series: str, ids: dict[tuple[str, str], str]) -> str:
 
 
 def _escaped(text: str) -> bytes:
-    """As inside a JSON string."""
+    """Return the text as it stands inside a JSON string."""
     return json.dumps(text)[1:-1].encode()

@@ -84,17 +84,17 @@ class Schema:
         return {series.name: column for column, series in enumerate(self.series)}
 
     def restricted(self, names: Collection[str]) -> Schema:
-        """The same schema, of the same version, with only the series of these names, in the order that they have."""
+        """Return the schema, in the same version, with only the series of these names, in the order that they have."""
         return replace(self, series=tuple(series for series in self.series if series.name in names))
 
     def to_json(self) -> SchemaState:
-        """The schema as plain lists, dicts, strings and numbers, ready for `json.dumps`."""
+        """Return the schema as plain lists, dicts, strings and numbers, ready for `json.dumps`."""
         found: SchemaState = _plain(self)
         return found
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Schema:
-        """The inverse of `to_json`; a KeyError if a field is missing."""
+        """Return the inverse of `to_json`; a KeyError if a field is missing."""
         return cls(
             version=int(data["version"]),
             origin=float(data["origin"]),
@@ -117,7 +117,7 @@ def _plain(value: Any) -> Any:
 
 
 def machine_from_json(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that a hello and a schema share, for `Schema`."""
+    """Return the fields that a hello and a schema share, for `Schema`."""
     return {
         "interval": float(data["interval"]),
         "cpus": tuple(int(number) for number in data["cpus"]),
@@ -128,12 +128,12 @@ def machine_from_json(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def series_from_json(entries: list[Mapping[str, str]]) -> tuple[Series, ...]:
-    """`[{"name", "unit"}, …]` as series."""
+    """Return series from `[{"name", "unit"}, …]`."""
     return tuple(Series(name=entry["name"], unit=entry["unit"]) for entry in entries)
 
 
 def gpus_from_json(entries: list[Mapping[str, Any]]) -> tuple[Gpu, ...]:
-    """`[{"index", "name", "memory_total", "reasons"?, "mig"?, "throttle"?}, …]` as GPUs."""
+    """Return GPUs from `[{"index", "name", "memory_total", "reasons"?, "mig"?, "throttle"?}, …]`."""
     return tuple(
         Gpu(
             index=int(entry["index"]),
@@ -148,14 +148,14 @@ def gpus_from_json(entries: list[Mapping[str, Any]]) -> tuple[Gpu, ...]:
 
 
 def loaders_from_json(entries: Sequence[Mapping[str, Any]]) -> tuple[LoaderInfo, ...]:
-    """`[{"id", "name", "phased"?}, …]` as loaders."""
+    """Return loaders from `[{"id", "name", "phased"?}, …]`."""
     return tuple(
         LoaderInfo(id=entry["id"], name=entry["name"], phased=bool(entry.get("phased", False))) for entry in entries
     )
 
 
 def _nodes_from_json(entries: Sequence[Mapping[str, Any]]) -> tuple[Node, ...]:
-    """`[{"id", "name", "cores", "alive"?, "reason"?, "gpus"?, "folded"?}, …]` as nodes."""
+    """Return nodes from `[{"id", "name", "cores", "alive"?, "reason"?, "gpus"?, "folded"?}, …]`."""
     return tuple(
         Node(
             id=entry["id"],
@@ -171,12 +171,12 @@ def _nodes_from_json(entries: Sequence[Mapping[str, Any]]) -> tuple[Node, ...]:
 
 
 def _ranks_from_json(entries: Sequence[Mapping[str, Any]]) -> tuple[Rank, ...]:
-    """`[{"id", "job", "number", "world"?, "host"?, "steps"?, "alive"?, "reason"?, "node"?, "gpu"?}, …]` as ranks."""
+    """Return ranks from dicts of the fields of `Rank`; all but `id`, `job` and `number` may be missing."""
     return tuple(Rank(**entry) for entry in entries)
 
 
 def loader_series(loaders: tuple[LoaderInfo, ...]) -> tuple[Series, ...]:
-    """The columns of these loaders, in order."""
+    """Return the columns of these loaders, in order."""
     return tuple(
         Series(name=f"loader/{loader.id}/{part}", unit=unit)
         for loader in loaders
@@ -185,11 +185,11 @@ def loader_series(loaders: tuple[LoaderInfo, ...]) -> tuple[Series, ...]:
 
 
 def nodes_series(nodes: tuple[Node, ...]) -> tuple[Series, ...]:
-    """The columns of these nodes, in order."""
+    """Return the columns of these nodes, in order."""
     return tuple(Series(*pair) for node in nodes for pair in node_series(node.id, node.cores, len(node.gpus)))
 
 
 def ranks_series(ranks: tuple[Rank, ...]) -> tuple[Series, ...]:
-    """The columns of these ranks and of their jobs, in order."""
+    """Return the columns of these ranks and of their jobs, in order."""
     own = [pair for rank in ranks for pair in rank_series(rank.id, steps=rank.steps, gpu=rank.gpu is not None)]
     return tuple(Series(*pair) for pair in (*own, *(pair for job in jobs_of(ranks) for pair in job_series(job))))

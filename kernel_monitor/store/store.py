@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ..node_sources import Node
 from ..rank import Rank
-from .charts import DEFAULT_CHARTS, shown_series
+from .charts import DEFAULT_CHARTS, page_series
 from .schema import (
     Schema,
     Series,
@@ -25,8 +25,7 @@ from .schema import (
     ranks_series,
     series_from_json,
 )
-from .snapshot import Rows, Snapshot
-from .steps import StepLog
+from .snapshot import Rows, Snapshot, StepLog
 
 # ---- A bounded ring of rows over named columns. Not thread-safe: the store locks it.
 
@@ -86,7 +85,7 @@ class Ring:
         self._names = tuple(names)
 
     def resize(self, capacity: int) -> None:
-        """Have room for `capacity` rows from now on; the newest of those that are kept stay."""
+        """Change the capacity to `capacity` rows; of the rows that are kept the newest stay."""
         numbers, time, values = self.since(self.last_seq - capacity)
         self._allocate(capacity)
         self._gone = self.last_seq - len(numbers)
@@ -94,14 +93,14 @@ class Ring:
         self._time[places], self._values[places] = time, values
 
     def times(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-        """Copies of the numbers and times of the rows that are kept, oldest first."""
+        """Return copies of the numbers and times of the rows that are kept, oldest first."""
         numbers, time, _ = self.since(0, np.empty(0, dtype=np.intp))
         return numbers, time
 
     def since(
         self, seq: int, columns: npt.NDArray[np.intp] | None = None
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], npt.NDArray[np.float32]]:
-        """Copies of the numbers, times and values (of these columns, or all) of the rows after `seq` still kept."""
+        """Return copies of numbers, times and values (of `columns`, or all) of the kept rows after `seq`."""
         first = max(seq, self.last_seq - self.capacity, self._gone) + 1
         numbers = np.arange(first, self.last_seq + 1, dtype=np.int64)
         places = (numbers - 1) % self.capacity
@@ -142,8 +141,8 @@ class Store:
         self._last_event = 0
         origin = clock.time() if origin is None else origin
         self._schema = Schema(version=0, interval=interval, origin=origin, capacity=capacity)
-        self._shown_of = self._schema
-        self._shown_part: tuple[Schema, npt.NDArray[np.intp]] = (self._schema, np.empty(0, dtype=np.intp))
+        self._page_part_of = self._schema
+        self._page_part_cache: tuple[Schema, npt.NDArray[np.intp]] = (self._schema, np.empty(0, dtype=np.intp))
 
     @property
     def schema(self) -> Schema:
@@ -154,7 +153,7 @@ class Store:
     def page_schema(self) -> Schema:
         """The part of the schema that pages are sent: the series of the charts that are shown, and few others."""
         with self._lock:
-            return self._shown()[0]
+            return self._page_part()[0]
 
     @property
     def last_seq(self) -> int:
@@ -179,7 +178,7 @@ class Store:
             )
 
     def set_loaders(self, loaders: Sequence[Mapping[str, Any]]) -> Schema:
-        """Have columns for these loaders (`[{"id", "name", "phased"?}, …]`) and no others.
+        """Set the columns of these loaders (`[{"id", "name", "phased"?}, …]`) and no others.
 
         Columns of a loader that is left out are dropped with their past. Nothing changes if they are the same.
         """
@@ -188,7 +187,7 @@ class Store:
             return self._change(self._host_series, loaders=infos)
 
     def set_nodes(self, nodes: Sequence[Node]) -> Schema:
-        """Have columns for these other machines and no others.
+        """Set the columns of these other machines, and of no others.
 
         Columns of a node that is left out are dropped with their past. Nothing changes if they are the same.
         """
@@ -196,7 +195,7 @@ class Store:
             return self._change(self._host_series, nodes=tuple(nodes))
 
     def set_ranks(self, ranks: Sequence[Rank]) -> Schema:
-        """Have columns for these ranks and no others; as `set_nodes`."""
+        """Set the columns of these ranks, and of no others; as `set_nodes`."""
         with self._lock:
             return self._change(self._host_series, ranks=tuple(ranks))
 
@@ -254,7 +253,7 @@ class Store:
         return dict(event)
 
     def rows(self, since_seq: int = 0, charts: Sequence[str] | None = None) -> Rows:
-        """The rows after number `since_seq` that are still kept, oldest first, as copies.
+        """Return the rows after number `since_seq` that are still kept, oldest first, as copies.
 
         With `charts`, only the series that pages with these charts are sent.
         """
@@ -263,31 +262,31 @@ class Store:
             return Rows(schema, *self._ring.since(since_seq, columns))
 
     def seq_before(self, time: float) -> int:
-        """The number of the last row that is not later than `time` (s since the session began) and still kept, or 0."""
+        """Return the number of the last kept row that is not later than `time` (s since the session began), or 0."""
         with self._lock:
             seq, times = self._ring.times()
         place = int(np.searchsorted(times, time, side="right"))
         return int(seq[place - 1]) if place else 0
 
     def page_rows(self, since_seq: int = 0) -> Rows:
-        """As `rows`, of `page_schema` alone: the rows that pages are sent."""
+        """Return the rows after number `since_seq` as pages get them: with the series of `page_schema`."""
         with self._lock:
-            schema, columns = self._shown()
+            schema, columns = self._page_part()
             return Rows(schema, *self._ring.since(since_seq, columns))
 
     def newest_page_row(self) -> tuple[int, npt.NDArray[np.float32]]:
-        """The version of `page_schema`, and the newest row's values of its series, as a copy: with every frame."""
+        """Return the version of `page_schema`, and a copy of the newest row's values of its series."""
         with self._lock:
-            schema, columns = self._shown()
+            schema, columns = self._page_part()
             return schema.version, self._ring.newest[columns]
 
     def events(self, since_id: int = 0) -> list[dict[str, Any]]:
-        """The events after id `since_id` that are still kept, oldest first, as copies."""
+        """Return the events after id `since_id` that are still kept, oldest first, as copies."""
         with self._lock:
             return [dict(event) for event in self._events if event["id"] > since_id]
 
     def snapshot(self, loaders: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> Snapshot:
-        """The rows, events and steps at this moment, with the caller's loader states and facts."""
+        """Return the rows, events and steps at this moment, with the caller's loader states and facts."""
         with self._lock:
             rows = (self._schema, *self._ring.since(0))
             events = [dict(event) for event in self._events]
@@ -318,15 +317,15 @@ class Store:
             self._schema = changed
         return self._schema
 
-    def _shown(self) -> tuple[Schema, npt.NDArray[np.intp]]:
-        """The part of the schema that pages are sent, and its columns in the ring; the lock is held."""
-        if self._shown_of is not self._schema:
-            self._shown_of = self._schema
-            self._shown_part = _part(self._schema, self._schema.charts or DEFAULT_CHARTS)
-        return self._shown_part
+    def _page_part(self) -> tuple[Schema, npt.NDArray[np.intp]]:
+        """Return the part of the schema that pages are sent, and its columns in the ring; the lock is held."""
+        if self._page_part_of is not self._schema:
+            self._page_part_of = self._schema
+            self._page_part_cache = _part(self._schema, self._schema.charts or DEFAULT_CHARTS)
+        return self._page_part_cache
 
 
 def _part(schema: Schema, charts: Sequence[str]) -> tuple[Schema, npt.NDArray[np.intp]]:
-    """The part of the schema that pages with these charts are sent, and its columns in the whole schema."""
-    part = schema.restricted(set(shown_series(schema, charts)))
+    """Return the part of the schema that pages with these charts are sent, and its columns in the whole schema."""
+    part = schema.restricted(set(page_series(schema, charts)))
     return part, np.array([schema.columns[name] for name in part.names], dtype=np.intp)

@@ -29,13 +29,13 @@ from platformdirs import user_cache_path
 from .._version import __version__
 from ..errors import MonitorError
 from ..store import Schema
-from ..store.charts import Kind, filled, shape
+from ..store.charts import Kind, document_shape, fill_document
 from .render_process import command, environment, run_module
 
 FOLDER = "KERNEL_MONITOR_CACHE"  # environment variable with the cache folder, instead of the user's
 KEPT = 64  # documents kept on disk
 HELD = 8  # documents kept in memory
-LOOK_S = 0.02
+POLL_S = 0.02
 _WARMING_S = 10.0  # how long to wait for the process that makes documents in advance: on two busy cores it takes 6 s
 
 Make = Callable[[Schema, Kind], dict[str, Any]]  # makes a document: `views.document`
@@ -56,8 +56,8 @@ class Documents:
         self._stored_hello = self.folder / f"machine-{here}.json"
 
     def get(self, schema: Schema, kind: Kind = "live") -> bytes:
-        """The document of a schema, as JSON; makes it if it is not cached, MonitorError if that fails."""
-        wanted = shape(schema)
+        """Return the document of a schema, as JSON; makes it if it is not cached, MonitorError if that fails."""
+        wanted = document_shape(schema)
         key = key_of(wanted, kind)
         with self._lock:
             known = key in self._held
@@ -71,7 +71,7 @@ class Documents:
                 with self._lock:
                     self._held.pop(key, None)  # the next request tries again
                 held.set_exception(error)
-        return filled(held.result(), schema)
+        return fill_document(held.result(), schema)
 
     def warm(self) -> None:
         """Make the usual documents of this machine in a background process, unless they are cached."""
@@ -94,7 +94,7 @@ class Documents:
         threading.Thread(target=process.wait, name="kernel-monitor-warm", daemon=True).start()
 
     def hello(self) -> dict[str, Any] | None:
-        """The sampler's hello from when documents were made on this machine, or None."""
+        """Return the sampler's hello from when documents were made on this machine, or None."""
         stored = _read(self._stored_hello)
         return None if stored is None else dict(json.loads(stored))
 
@@ -102,31 +102,31 @@ class Documents:
         """Store the hello of this machine's sampler; OSError if the folder cannot be written to."""
         _write(self._stored_hello, json.dumps(hello).encode())
 
-    def get_here(self, schema: Schema, kind: Kind, make: Make) -> bytes:
-        """As `get`, for a process that does not train: a document that is not cached is made in it, by `make`."""
-        wanted = shape(schema)
+    def get_or_make(self, schema: Schema, kind: Kind, make: Make) -> bytes:
+        """Return the document as `get` does; without a cached one `make` makes it here: only where nothing trains."""
+        wanted = document_shape(schema)
         key = key_of(wanted, kind)
         document = _read(self.folder / key)
         if document is None:
             document = json.dumps(make(wanted, kind), separators=(",", ":")).encode()
             self._keep(key, document)
-        return filled(document, schema)
+        return fill_document(document, schema)
 
     def warm_up(self, schemas: Iterable[tuple[Schema, Kind]], make: Make) -> int:
         """Make the documents that are not cached, in this process; returns how many."""
         _create(self.folder)
         made = 0
         for schema, kind in schemas:
-            made += not (self.folder / key_of(shape(schema), kind)).exists()
-            self.get_here(schema, kind, make)
+            made += not (self.folder / key_of(document_shape(schema), kind)).exists()
+            self.get_or_make(schema, kind, make)
         self._warm_marker.touch()
         return made
 
     def _found(self, key: str) -> bytes | None:
-        """The document from disk; waits for the process that makes documents in advance."""
+        """Return the document from disk; waits for the process that makes documents in advance."""
         path, warming, until = self.folder / key, self._warming, time.monotonic() + _WARMING_S
         while warming is not None and warming.returncode is None and time.monotonic() < until and not path.exists():
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
         return _read(path)
 
     def _made(self, wanted: Schema, kind: Kind, key: str) -> bytes:
@@ -143,19 +143,19 @@ class Documents:
 
 
 def cache_folder() -> Path:
-    """The cache folder of the environment or of the user."""
+    """Return the cache folder of the environment or of the user."""
     chosen = os.environ.get(FOLDER)
     return (Path(chosen).expanduser().absolute() if chosen else user_cache_path("kernel_monitor")) / "documents"
 
 
 def key_of(wanted: Schema, kind: Kind) -> str:
-    """File name of a document: a hash of its shape, its kind and the versions that make it."""
+    """Return the file name of a document: a hash of its shape, its kind and the versions that make it."""
     return _digest(wanted.to_json(), kind, *_versions()) + ".json"
 
 
 @cache
 def _versions() -> tuple[str, ...]:
-    """Versions of the packages that make documents, and modification times of our modules, for source checkouts."""
+    """Return the versions of the packages that make documents, and the modification times of our modules."""
     package = Path(__file__).resolve().parents[1]
     files = sorted([*(package / "views").glob("*.py"), *(package / "store").glob("*.py")])
     times = [f"{path.name} {path.stat().st_mtime_ns}" for path in files]
@@ -167,7 +167,7 @@ def _digest(*parts: Any) -> str:
 
 
 def _read(path: Path) -> bytes | None:
-    """A document; None if it is missing or damaged."""
+    """Return a document; None if it is missing or damaged."""
     try:
         digest, _, document = path.read_bytes().partition(b"\n")
     except OSError:
@@ -205,12 +205,12 @@ def _write(path: Path, document: bytes) -> None:
 
 @lru_cache(maxsize=1)
 def version() -> str:
-    """The version of Bokeh."""
+    """Return the version of Bokeh."""
     return metadata.version("bokeh")
 
 
 def path() -> Path:
-    """The file of BokehJS.
+    """Return the file of BokehJS.
 
     Raises:
         MonitorError: Bokeh is not installed.

@@ -80,13 +80,13 @@ class Hub:
 
     @property
     def paused(self) -> bool:
-        """Whether frames are paused because no cell ran for `IDLE_PAUSE_S`."""
+        """Return whether frames are paused because no cell ran for `IDLE_PAUSE_S`."""
         with self._lock:
             return self._cells_running == 0 and self._clock() - self._last_activity > IDLE_PAUSE_S
 
 
 class SidebarRequest:
-    """Asks the page of a cell to open its sidebar, until that page confirms; a later request replaces it. Thread-safe.
+    """A request to the page of a cell to open its sidebar, until that page confirms; the newest counts. Thread-safe.
 
     `page` is the session id of its connection, which every cell request carries, so that other pages of the same kernel
     ignore the request. A page that connects later finds it in the reply to its first request.
@@ -103,7 +103,7 @@ class SidebarRequest:
             self._answered.clear()
 
     def answer(self, page: str) -> None:
-        """A page confirms that it opens its sidebar."""
+        """Accept a page's confirmation that it opens its sidebar."""
         with self._lock:
             if page == self.page:
                 self.page = None
@@ -120,12 +120,12 @@ MAX_ERROR = 4000  # characters of an error's message
 
 
 def encode_values(values: npt.NDArray[np.float32]) -> bytes:
-    """One row of the table, float32 little-endian, shape ``(series,)``; missing is NaN."""
+    """Return one row of the table as bytes: float32 little-endian, shape ``(series,)``; missing is NaN."""
     return np.ascontiguousarray(values, dtype="<f4").tobytes()
 
 
 def history(rows: Rows, events: list[Event], charts: list[ChartState]) -> tuple[HistoryReply, list[bytes]]:
-    """The reply with many rows; buffers seq, time (float64[n]) and values (float32[n·m], row-major)."""
+    """Return the reply with many rows; buffers seq, time (float64[n]) and values (float32[n·m], row-major)."""
     content: HistoryReply = {
         "status": "ok",
         "schema": rows.schema.to_json(),
@@ -138,7 +138,7 @@ def history(rows: Rows, events: list[Event], charts: list[ChartState]) -> tuple[
 
 
 def error(exc: BaseException) -> ErrorReply:
-    """The reply to a failed request: the exception's class name and message, always encodable."""
+    """Return the reply to a failed request: the exception's class name and message, always encodable."""
     name = line(type(exc).__name__)
     try:
         message = str(exc)
@@ -148,7 +148,7 @@ def error(exc: BaseException) -> ErrorReply:
 
 
 def sendable(content: Mapping[str, object]) -> Mapping[str, object]:
-    """The content of a message with unencodable text escaped; MonitorError if a value is not JSON.
+    """Return the content of a message with unencodable text escaped; MonitorError if a value is not JSON.
 
     Jupyter drops a message that it cannot encode, or sends bytes that are not UTF-8.
     """

@@ -34,14 +34,14 @@ class Presence:
 
 
 def page_of_cell(shell: Any) -> str | None:
-    """The session id of the page whose cell runs now; None in a shell without a kernel."""
+    """Return the session id of the page whose cell runs now; None in a shell without a kernel."""
     get_parent = getattr(getattr(shell, "kernel", None), "get_parent", None)
     page = get_parent and (get_parent("shell") or {}).get("header", {}).get("session")
     return page if isinstance(page, str) and page else None
 
 
 class KernelChannels:
-    """Publishes to pages, and takes their requests, through the ipykernel of this process."""
+    """The channels to pages through the ipykernel of this process: messages to pages, requests from them."""
 
     def __init__(self, kernel: Any) -> None:
         self._kernel = kernel
@@ -62,7 +62,7 @@ class KernelChannels:
         )
 
     def listen(self, handle: Callable[[Any, Send], None]) -> None:
-        """Let requests be handled, also those that arrive while a cell runs.
+        """Register a handler of requests, which also runs while a cell runs.
 
         `handle` is called on the control thread with a request's content and what sends the reply to it.
         """

@@ -7,12 +7,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..errors import MonitorError
 
+if TYPE_CHECKING:
+    from ..store import Snapshot
+
 TIMEOUT_S = 300.0
 NICENESS = 5
-"""Of a core that a training thread wants too, a quarter (sched(7)); of an idle core, all (`benchmarks.stalls`)."""
+"""With it a process gets a quarter of a core that a training thread wants too (sched(7)), and all of an idle core."""
 
 
 def run_module(
@@ -53,7 +57,7 @@ def run_module(
 
 
 def command(module: str, *arguments: str, niceness: int = 0) -> list[str]:
-    """The command that runs a module of ours, with a niceness that it gives itself before it imports anything."""
+    """Return the command that runs a module of ours; it sets its own niceness before it imports anything."""
     run = ["-m", module, *arguments]
     if niceness:
         start = f"import runpy; runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
@@ -62,7 +66,22 @@ def command(module: str, *arguments: str, niceness: int = 0) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """An environment in which the process imports this very package."""
+    """Return an environment in which the process imports this very package."""
     package_root = str(Path(__file__).resolve().parents[2])
     paths = [package_root, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def render_report(snapshot: Snapshot | Callable[[], Snapshot], timeout: float = TIMEOUT_S) -> str:
+    """Return the session as the text of one HTML file, made by `python -m kernel_monitor.report`.
+
+    `snapshot` may be what reads it while the process starts. A MonitorError is raised if the process fails, or takes
+    longer than `timeout` seconds from when it has the snapshot.
+    """
+
+    def content() -> bytes:
+        return (snapshot() if callable(snapshot) else snapshot).to_bytes()
+
+    # One that is there is packed before the process starts: beside a training loop not both in the same step.
+    stdin = content if callable(snapshot) else content()
+    return run_module("kernel_monitor.report", stdin, timeout=timeout).decode("utf-8")

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from ..analysis import analyse
+from ..analysis.advice import CLEAR
 from ..analysis.cost import cost_per_step
-from ..analysis.decision import CLEAR
 from ..analysis.frames import Frames
 from ..analysis.gains import gains, resources
 from ..analysis.results import Analysis, Segment, plain
 from ..analysis.segments import REPLAYS
-from ..analysis.step_times import histogram, of_steps
+from ..analysis.step_times import histogram, timings_of_steps
 from ..store import Snapshot
 from .presets import backend_of
 from .training import Timed
@@ -320,7 +320,7 @@ def _of_window(timed: Timed, snapshot: Snapshot, analysis: Analysis, switched: A
         "cpu": spread.get("cpu"),
         "gpu": spread.get("gpu"),
         "steal": segment.median("steal"),
-        "cpu_histogram": list(histogram(frames.cpu[frames.of(loader)])),
+        "cpu_histogram": list(histogram(frames.cpu[frames.delivery_rows(loader)])),
         "gpu_histogram": list(segment.gpu_histogram),
         "kind": None if verdict is None else verdict.kind,
         "sentence": None if verdict is None else verdict.sentence,
@@ -386,7 +386,7 @@ def expected(label: str, snapshot: Snapshot, state: Mapping[str, Any], engines: 
         return {}
     frames = Frames(snapshot)
     rows = frames.steps(loader, segment.start, segment.end)
-    reckoned = gains(segment, of_steps(rows), resources(segment, frames.schema, len(rows)), state)
+    reckoned = gains(segment, timings_of_steps(rows), resources(segment, frames.schema, len(rows)), state)
     kind = next((one.kind for one in analysis.verdicts if one.segment == segment.key), None)
     actions = {one.action: one for one in reckoned.gains}
     found: dict[str, Figures] = {}

@@ -44,7 +44,7 @@ CHARTS: dict[str, Chart] = {
 
 
 def layout(schema: Schema, kind: Kind = "live") -> Column:
-    """Charts above each other over one `Range1d` named `time`.
+    """Return charts above each other over one `Range1d` named `time`.
 
     Args:
         schema: the series to draw and the charts' ids; the default charts where it names none.
@@ -62,7 +62,7 @@ def layout(schema: Schema, kind: Kind = "live") -> Column:
 
 
 def document(schema: Schema, kind: Kind = "live") -> dict[str, Any]:
-    """The document for BokehJS's `embed_item`; JSON-able.
+    """Return the document for BokehJS's `embed_item`; JSON-able.
 
     `lines`: the series whose values must be exact, because they are drawn as lines or on a scale that the page finds;
     the others are colours of a heatmap in %.

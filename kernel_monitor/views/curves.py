@@ -24,9 +24,9 @@ _CURVE_COLORS = (
 )  # fmt: skip
 """Distinct in hue and lightness for the common kinds of colour blindness, and on white as on black."""
 _FORMATS = {"B": "0.[0] d", "B/s": "0.[0] d", "ms": "0,0.0", "batches/s": "0,0.0"}
-"""How Bokeh writes a value of the unit, where that is not as a whole number; `d` has it write bytes in kB, MB, GB."""
+"""Bokeh's formats of the units whose values are not whole numbers; `d` has it write bytes in kB, MB, GB."""
 Entry = tuple[str, str, str]
-"""Of a legend: words, colour, and stroke as CSS names it."""
+"""An entry of a legend: words, colour, and stroke as CSS names it."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def chart(
     entries: Sequence[Entry] | None = None,
     **drawn: Any,
 ) -> list[UIElement]:
-    """The heading, the legend and the figure (`curves`) of some lines; nothing without lines.
+    """Return the heading, the legend and the figure (`curves`) of some lines; nothing without lines.
 
     The legend has an entry for each line, or those of `entries`; without any there is no legend.
     """
@@ -70,7 +70,7 @@ def curves(
     end: float | None = None,
     means: bool = False,
 ) -> figure:
-    """A figure of lines of one unit from 0 up to `end`, or as high as what is visible, without data.
+    """Return a figure of lines of one unit from 0 up to `end`, or as high as what is visible, without data.
 
     Its source is called `<name>-lines`. With `means` the lines are means of two seconds, from the source
     `<name>-means`, and durations are dots besides. A rate has no dots: a row holds whole batches, so its own values lie
@@ -124,7 +124,7 @@ def curves(
 
 
 def key(name: str, entries: Sequence[Entry]) -> Pane:
-    """A legend. As DOM, so that long names of users wrap."""
+    """Return a legend. As DOM, so that long names of users wrap."""
     line = {
         "display": "flex",
         "flex-wrap": "wrap",
@@ -143,7 +143,7 @@ def key(name: str, entries: Sequence[Entry]) -> Pane:
 
 
 def curve_color(k: int) -> str:
-    """The k-th colour; they repeat."""
+    """Return the k-th colour; they repeat."""
     return _CURVE_COLORS[k % len(_CURVE_COLORS)]
 
 
@@ -154,13 +154,13 @@ def _source(name: str, tag: dict[str, Any], columns: dict[str, str]) -> ColumnDa
 # ---- Panels of areas above each other, over one scale: what the parts of a whole take.
 
 PHASES = ("copy", "forward", "backward", "optimizer", "other", "wait")
-"""In the order of their colours, which are those of the chart `phases`."""
+"""The phases in the order of their colours, which are those of the chart `phases`."""
 _Panel = tuple[str, str, Sequence[tuple[str, str]]]
-"""Its name, its title, and from the lowest up the series of each part and what it is called."""
+"""A panel: its name, its title, and from the lowest up the series of each part and the part's label."""
 
 
 def stacks(page: Page, name: str, title: str, panels: Sequence[_Panel], rank: str = "rank") -> list[UIElement]:
-    """A heading, a legend, and a figure without data for each panel.
+    """Return a heading, a legend, and a figure without data for each panel.
 
     The source of a panel is called `<name>-stack`. The page adds up the parts, and lets the areas end at the ground
     where there is no value: an area has no other way to leave a gap open. `rank`: the last part of the name of a

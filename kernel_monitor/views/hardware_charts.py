@@ -22,7 +22,7 @@ from .style import NEUTRAL, Page, heading, missing
 
 @dataclass(frozen=True)
 class Metric:
-    """`part` of `gpu/<i>/<part>`, its name in a row's label, and the short name beside its rows."""
+    """A metric of a GPU: `part` of `gpu/<i>/<part>`, its name in a row's label, and the short name beside its rows."""
 
     part: str
     words: str
@@ -38,7 +38,7 @@ ENGINES = (
     Metric("ofa", "optical flow", "flow"),
 )
 _NO_NVML = {"NVML Shared Library Not Found": "NVML not found"}
-"""What NVML says in more words than a line has room for."""
+"""Short forms of messages of NVML that are too long for a line."""
 _COUNTERS = (
     Metric("sm_active", "SM active", "SM"),
     Metric("sm_occupancy", "SM occupancy", "occup."),
@@ -48,7 +48,7 @@ _COUNTERS = (
 
 
 def gpu(schema: Schema, page: Page) -> list[UIElement]:
-    """Utilisation, memory (of its total) and power (of its limit) of each GPU and memory of its MIG instances, in %.
+    """Draw utilisation, memory (of its total), power (of its limit) and MIG instances' memory of each GPU, in %.
 
     Without GPUs, one line with NVML's reason; nothing before the first hello.
     """
@@ -69,12 +69,12 @@ def gpu_engines(schema: Schema, page: Page) -> list[UIElement]:
 
 
 def gpu_counters(schema: Schema, page: Page) -> list[UIElement]:
-    """GPM: the share of time and of slots in which the multiprocessors, tensor cores and memory really worked, in %."""
+    """Draw the GPM counters: the share of time in which multiprocessors, tensor cores and memory worked, in %."""
     return _detail(schema, page, "gpu-counters", "GPU counters (GPM), %", _COUNTERS)
 
 
 def gpu_clocks(schema: Schema, page: Page) -> list[UIElement]:
-    """SM clock (MHz), temperature (°C), and when a clock was held down for power, heat or a fault."""
+    """Draw SM clock (MHz), temperature (°C), and when a clock was held down for power, heat or a fault."""
     entries = _entries(schema) if len(schema.gpus) > 1 else []
     clocks, heat = _curves(schema, "clock_sm", "MHz"), _curves(schema, "temperature", "°C")
     parts = chart(page, "gpu-clocks", "SM clock, MHz", clocks, entries=entries, height=LOW)
@@ -109,7 +109,7 @@ def _detail(schema: Schema, page: Page, name: str, title: str, metrics: Sequence
 def _rows(
     schema: Schema, page: Page, name: str, metrics: Sequence[Metric], extra: Sequence[Row], *, keep: bool
 ) -> figure:
-    """The heatmap; metrics that no GPU has are left out, unless they are to be kept."""
+    """Return the heatmap; metrics that no GPU has are left out, unless they are to be kept."""
     shown = [metric for metric in metrics if keep or any(_series(gpu, metric) in schema.columns for gpu in schema.gpus)]
     single = len(schema.gpus) == 1
     # From the bottom row up, so that the first metric of the first GPU stands on top.
@@ -192,7 +192,7 @@ def cpu(schema: Schema, page: Page) -> list[UIElement]:
 
 
 def grouped(schema: Schema) -> tuple[list[int], list[list[Group]]]:
-    """The cores from the lowest row up, and the levels of groups that they form, the finest first.
+    """Return the cores from the lowest row up, and the levels of groups that they form, the finest first.
 
     A level is left out where it has one group, or where each core is a group of its own (virtual machines often have a
     socket per core). Where both are the same, sockets are the familiar name.
@@ -207,13 +207,13 @@ def grouped(schema: Schema) -> tuple[list[int], list[list[Group]]]:
 
 
 def _numbered(groups: Sequence[Sequence[int]] | None, cores: tuple[int, ...]) -> dict[int, int]:
-    """The number of each core's group; cores in no group are in `OTHER`."""
+    """Return the number of each core's group; cores in no group are in `OTHER`."""
     of = {int(core): number for number, group in enumerate(groups or ()) for core in group}
     return {core: of.get(core, OTHER) for core in cores}
 
 
 def _runs(word: str, cores: list[int], of: dict[int, int]) -> list[Group]:
-    """Neighbours of the same number as groups."""
+    """Return groups of neighbours that have the same number."""
     groups: list[Group] = []
     for number, members in groupby(cores, key=of.__getitem__):
         start = groups[-1].end if groups else 0
@@ -223,7 +223,7 @@ def _runs(word: str, cores: list[int], of: dict[int, int]) -> list[Group]:
 
 
 def processes(schema: Schema, page: Page) -> list[UIElement]:
-    """CPU (% of one core) and resident memory of the kernel and its children, by role."""
+    """Draw CPU (% of one core) and resident memory of the kernel and its children, by role."""
     title = "Processes: CPU, % of one core"
     cpu = _lines(schema, "process/{}/cpu", "%", PROCESS_ROLES)
     memory = _lines(schema, "process/{}/memory", "B", PROCESS_ROLES)
@@ -234,7 +234,7 @@ def processes(schema: Schema, page: Page) -> list[UIElement]:
 
 
 def memory(schema: Schema, page: Page) -> list[UIElement]:
-    """Memory in use, of the host and of the container's limit, in % and in bytes; and swap."""
+    """Draw memory in use, of the host and of the container's limit, in % and in bytes; and swap."""
     host, container, swap = curve_color(0), curve_color(1), curve_color(3)
     share = _present(
         schema,
@@ -272,7 +272,7 @@ def io(schema: Schema, page: Page) -> list[UIElement]:
 
 
 def pressure(schema: Schema, page: Page) -> list[UIElement]:
-    """The share of time in which some task, or all of them, stood still for lack of CPU, memory or I/O, in %."""
+    """Return the share of time in which some task, or all of them, stood still for lack of CPU, memory or I/O, in %."""
     title = "Pressure, % of the time that tasks were stalled"
     cpu, memory, disk = curve_color(0), curve_color(3), curve_color(1)
     lines = _present(
@@ -288,7 +288,7 @@ def pressure(schema: Schema, page: Page) -> list[UIElement]:
 
 
 def _lines(schema: Schema, series: str, unit: str, parts: Sequence[tuple[str, str]]) -> list[Curve]:
-    """A line for each measured part: `(in the name of its series, label)`; its colour depends on its place alone."""
+    """Return a line for each measured part, `(in the name of its series, label)`; its place decides its colour."""
     return _present(
         schema, *(Curve(series.format(part), words, unit, curve_color(k)) for k, (part, words) in enumerate(parts))
     )

@@ -57,7 +57,7 @@ class Group:
 
 
 def row_height(count: int) -> int:
-    """Pixels of a row: a few rows are easy to distinguish, and hundreds still fit on a screen."""
+    """Return the height of a row in pixels: few rows are easy to distinguish, and hundreds still fit on a screen."""
     for most, pixels in ((4, 22), (8, 16), (16, 12), (32, 8), (64, 6), (128, 4)):
         if count <= most:
             return pixels
@@ -65,7 +65,7 @@ def row_height(count: int) -> int:
 
 
 def tall_row(count: int) -> int:
-    """Pixels of a row that also has its share of the room of a GPU's rows, where there is no GPU."""
+    """Return the height in pixels of a core's row on a machine without a GPU, whose room the cores share."""
     return min(36, row_height(count) + 64 // count)
 
 
@@ -79,7 +79,7 @@ def heatmap(
     from_top: bool = False,
     unit: str = "%",
 ) -> figure:
-    """A heatmap without data; its source is called `<name>-tiles`.
+    """Return a heatmap without data; its source is called `<name>-tiles`.
 
     Args:
         rows: the lowest row first.
@@ -163,14 +163,14 @@ def _label_groups(p: figure, groups: Sequence[Group], pixels: int) -> None:
 
 
 def _word(group: Group, letters: int) -> str:
-    """Return what a group with room for so many letters is called."""
+    """Return the label of a group with room for so many letters."""
     if group.cut and letters >= FEWEST:
         return shortened(group.label, letters)
     return group.label if not group.cut and len(group.label) <= letters else group.short
 
 
 def _separate(p: figure, groups: Sequence[Group]) -> None:
-    """A line between each two neighbouring groups: a dark one on a light one is seen on any colour of cell."""
+    """Draw a line between neighbouring groups: dark on light, to be seen on cells of any colour."""
     edges = [float(group.start) for group in groups[1:]]
     line = Grid(
         dimension=1,
@@ -188,7 +188,7 @@ def _separate(p: figure, groups: Sequence[Group]) -> None:
 
 
 def _hatch(p: figure, rows: Sequence[Row]) -> None:
-    """Gray hatching over rows, neighbours in one band."""
+    """Draw gray hatching over rows, over neighbours as one band."""
     hatched = [False, *(row.hatched for row in rows), False]
     edges = [float(k) for k in range(len(rows) + 1) if hatched[k] != hatched[k + 1]]
     if not edges:
@@ -212,7 +212,7 @@ def _hatch(p: figure, rows: Sequence[Row]) -> None:
 
 
 def color_scale() -> Pane:
-    """The colours' meaning, once for all heatmaps. As DOM and not as Bokeh's color bar, which follows no theme."""
+    """Return the key to the colours of all heatmaps, as DOM: Bokeh's color bar follows no theme."""
     least, most = (Span(children=[text], style={"opacity": "0.7"}) for text in ("0", "100 %"))
     gradient = {
         "width": "96px",

@@ -23,7 +23,7 @@ _PHASE_STROKES = {"copy": "dotted", "forward": "solid", "backward": "dashed", "o
 
 
 def images(schema: Schema, page: Page) -> list[UIElement]:
-    """Images per second that each loader delivers; nothing without a loader.
+    """Draw the images per second that each loader delivers; nothing without a loader.
 
     With several loaders, the key to all their colours and strokes stands here, once for both charts.
     """
@@ -53,7 +53,7 @@ def wait(schema: Schema, page: Page) -> list[UIElement]:
 
 
 def phases(schema: Schema, page: Page) -> list[UIElement]:
-    """The phases of the steps besides the wait for data, in ms; a figure for each loader whose phases are measured.
+    """Draw the phases of the steps besides the wait for data, in ms: a figure for each loader with measured phases.
 
     Lines and not areas above each other: an area has no way to leave a gap open.
     """
@@ -72,7 +72,7 @@ def phases(schema: Schema, page: Page) -> list[UIElement]:
 
 
 def _label(schema: Schema, k: int, what: str) -> str:
-    """`train: whole step` where there are several loaders, else `whole step`."""
+    """Return a line's label: `train: whole step` where there are several loaders, else `whole step`."""
     name = schema.loaders[k].name if len(schema.loaders) > 1 else ""
     return f"{name}: {what}" if name and what else name or what
 
@@ -89,7 +89,7 @@ HERE = "this host"
 
 
 def ranks(schema: Schema, page: Page) -> list[UIElement]:
-    """Step time and share of the data wait of each rank that sends steps; its GPU; the CPU of each rank's process.
+    """Draw step time, share of the data wait and GPU of each rank that sends steps, and the CPU of each rank's process.
 
     Beside them the phases of each job's slowest and median rank. The heading has the reason of each rank that has
     ended; its rows are hatched while others go on.
@@ -115,7 +115,7 @@ def ranks(schema: Schema, page: Page) -> list[UIElement]:
 
 
 def _rank_rows(schema: Schema, part: str, several: bool) -> tuple[list[Row], list[list[Group]]]:
-    """The rows of a strip, the first rank highest, and the hosts and jobs that they belong to."""
+    """Return the rows of a strip, the first rank highest, and the hosts and jobs that they belong to."""
     going_on = any(rank.alive for rank in schema.ranks)
     shown = [rank for rank in reversed(schema.ranks) if f"rank/{rank.id}/{part}" in schema.columns]
     rows = [
@@ -142,13 +142,13 @@ def _rank_rows(schema: Schema, part: str, several: bool) -> tuple[list[Row], lis
 
 
 def _groups(ranks: list[Rank], key: Callable[[Rank], object]) -> list[tuple[Rank, int, int]]:
-    """Neighbours with the same key: the first of them, and their places (the end exclusive)."""
+    """Return runs of neighbours with the same key: the first of them, and their places (the end exclusive)."""
     edges = [k for k in range(len(ranks)) if k == 0 or key(ranks[k]) != key(ranks[k - 1])]
     return [(ranks[start], start, end) for start, end in pairwise([*edges, len(ranks)])]
 
 
 def _phases(schema: Schema, page: Page, job: int, several: bool) -> list[UIElement]:
-    """The phases of a job's slowest and median rank, one above the other over the same scale."""
+    """Return the phases of a job's slowest and median rank, one above the other over the same scale."""
     if f"job/{job}/slowest/other" not in schema.columns:
         return []
     of = f" of job {job}" if several else ""
@@ -157,7 +157,7 @@ def _phases(schema: Schema, page: Page, job: int, several: bool) -> list[UIEleme
         (f"ranks-{job}-{which}", f"{which} rank", [(f"job/{job}/{which}/{phase}", phase) for phase in phases])
         for which in JOB_RANKS
     ]
-    return stacks(page, f"ranks-{job}-phases", f"Ranks: phases of the slowest and the median one{of}, ms", panels)
+    return stacks(page, f"ranks-{job}-phases", f"Ranks: phases of the slowest and the median rank{of}, ms", panels)
 
 
 def _name(rank: Rank, several: bool) -> str:
@@ -247,7 +247,7 @@ def nodes(schema: Schema, page: Page) -> list[UIElement]:
 
 
 def _node_rows(node: Node) -> list[Row]:
-    """The rows that a machine may have, the lowest first: its cores, above them its GPUs."""
+    """Return the rows that a machine may have, the lowest first: its cores, above them its GPUs."""
     series, gone = f"node/{node.id}", "" if node.alive else " · gone"
     if node.folded:
         means = [("busy", f"mean of {len(node.cores)} cores", "CPU"), ("gpu", f"mean of {len(node.gpus)} GPUs", "GPU")]

@@ -100,7 +100,7 @@ class Page:
 
 
 def heading(name: str, title: str, note: str | None = None) -> Pane:
-    """The heading of a chart: its title with the unit, and a note; without a title the note alone, a quiet line.
+    """Return the heading of a chart: its title with the unit, and a note; without a title the note alone, a quiet line.
 
     As DOM: it wraps in a narrow sidebar, is read by assistive technology, and is not painted again with every frame.
     """
@@ -117,12 +117,12 @@ def heading(name: str, title: str, note: str | None = None) -> Pane:
 
 
 def missing(schema: Schema, chart: str, title: str) -> list[UIElement]:
-    """A chart without series: its title and, in one line, the reason; nothing before the first hello."""
+    """Return a chart without series: its title and, in one line, the reason; nothing before the first hello."""
     return [heading(chart, title, missing_reason(schema, chart))] if schema.series else []
 
 
 def new_figure(page: Page, name: str, inner_height: int, y_range: Range1d | DataRange1d) -> figure:
-    """A figure without data in the common style, whose frame is `inner_height` pixels high; without a time axis."""
+    """Return a figure in the common style, without data and time axis; its frame is `inner_height` pixels high."""
     p = figure(
         name=name,
         height=inner_height + TOP + BOTTOM,
@@ -165,7 +165,7 @@ def show_time(parts: Sequence[UIElement]) -> None:
 
 
 def hover(renderers: Sequence[Any], tooltips: list[tuple[str, str]], tag: dict[str, Any], **options: Any) -> HoverTool:
-    """A hover tool with plain tooltips, which a page replaces by better ones according to `tag`."""
+    """Return a hover tool with plain tooltips, which a page replaces by better ones according to `tag`."""
     return HoverTool(renderers=list(renderers), tooltips=tooltips, tags=[tag], visible=False, **options)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from kernel_monitor.steps.measured_step import ON_DEVICE, WARM_UP
 from kernel_monitor.store import Snapshot
 from kernel_monitor.store.schema import Series
-from kernel_monitor.store.steps import STEP, StepTable
+from kernel_monitor.store.snapshot import STEP, StepTable
 from tests.browser.scenes import machine, run
 from tests.unit.analysis.test_compare_segments import TRAIN, state
 from tests.unit.reports import DIAGNOSIS, profile

@@ -33,7 +33,7 @@ TEXTS = """(where) => {
   return [root.innerText, ...[...root.querySelectorAll('[title]')].filter(shown).map((el) => el.title)];
 }"""
 """What can be read in a place with everything unfolded, and its tooltips."""
-SAID = "print(monitor.comparison())\n%monitor status\n%monitor verdict\n%monitor export {report}"
+IN_ANSWERS = "print(monitor.comparison())\n%monitor status\n%monitor verdict\n%monitor export {report}"
 FACTS = """\
 import json
 from kernel_monitor.analysis import analyse
@@ -214,7 +214,7 @@ def test_no_two_figures_disagree(new_lab: Lab, browser: Browser, tmp_path: Path,
     cells = (
         TRAINING.format(root=root),
         LOOP.format(root=root, others=others),
-        SAID.format(report=report),
+        IN_ANSWERS.format(report=report),
         FACTS,
     )
     new_lab.open(new_lab.server.notebook(f"agreement-{others}.ipynb", *cells))
@@ -238,7 +238,7 @@ def test_the_quickstart_ends_on_what_its_switch_brought(new_lab: Lab, browser: B
     report = tmp_path / "run.html"
     code = [cell.source for cell in book.cells if cell.cell_type == "code"]
     code[0] = f"import os\nos.environ['KERNEL_MONITOR_DEMO_IMAGES'] = '192'\n{code[0]}"
-    cells = [*code, SAID.format(report=report), FACTS]
+    cells = [*code, IN_ANSWERS.format(report=report), FACTS]
     new_lab.open(new_lab.server.notebook("quickstart-agreement.ipynb", *cells))
     new_lab.run_all()
     run_to(new_lab, len(cells) - 1, "FACTS", 400)
@@ -264,7 +264,11 @@ def test_a_job_of_two_ranks_has_one_engine_and_one_count(new_lab: Lab, browser: 
     out.mkdir()
     (out / "go").touch()
     job = LAUNCHER + SWITCHING.format(root=ROOT, photos=photos, out=out)
-    cells = ("%load_ext kernel_monitor\nfrom kernel_monitor import monitor\n%monitor", job, SAID.format(report=report))
+    cells = (
+        "%load_ext kernel_monitor\nfrom kernel_monitor import monitor\n%monitor",
+        job,
+        IN_ANSWERS.format(report=report),
+    )
     new_lab.open(new_lab.server.notebook("ranks-agreement.ipynb", *cells))
     new_lab.run_cell(0)
     new_lab.wait_running(CELL)

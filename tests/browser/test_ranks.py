@@ -121,7 +121,7 @@ def test_hosts_are_folded_into_a_row_each_and_unfolded_by_keyboard(lab: Lab) -> 
     lab.page.wait_for_function(f"(where) => ({ROWS})(where) === 2 + 40 + 2", arg=CELL)
     expect(machines.get_by_role("button", name="Cores of gpu-node-02")).to_have_attribute("aria-expanded", "false")
     expect(first).to_be_focused()
-    for text in ("Ranks: phases of the slowest and the median one, ms", "clocks of the hosts agree to ± 0.5 ms"):
+    for text in ("Ranks: phases of the slowest and the median rank, ms", "clocks of the hosts agree to ± 0.5 ms"):
         expect(dashboard.get_by_text(text, exact=False)).to_be_visible()
     dashboard.get_by_text("Median rank").scroll_into_view_if_needed()  # what is out of sight is not drawn
     # The parts of a step stand on each other, up to the step of 20 ms.

@@ -27,7 +27,7 @@ from kernel_monitor.errors import MonitorError, SessionError
 from kernel_monitor.protocol.message_types import SessionEntry
 from kernel_monitor.protocol.states import MonitorState
 from kernel_monitor.record.reader import Session
-from kernel_monitor.record.sessions import look
+from kernel_monitor.record.sessions import read_entry
 from kernel_monitor.recorded import RecordedSession, interpreted, table
 from kernel_monitor.report.page import render
 
@@ -42,7 +42,7 @@ def everything(path: Path, timer: Timer, depth: int) -> str:
     Returns:
         The outcome.
     """
-    found = look(path)
+    found = read_entry(path)
     table([cast("SessionEntry", {**vars(found), "path": str(path)})]).encode()
     try:
         session = Session(path)

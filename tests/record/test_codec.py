@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernel_monitor.record import codec
-from kernel_monitor.record.decode import Chunk, Damaged, Tail, steps
 from kernel_monitor.record.format import STEP
+from kernel_monitor.record.row_table import Chunk, Damaged, Tail, unpacked_steps
 
 Floats = npt.NDArray[np.float32]
 
@@ -132,10 +132,10 @@ def test_steps_come_back_packed_and_not() -> None:
     rows = [(1.5 + n, n // 10, n % 10, 32, 0.01 * n, 0.5, 0.0, 0.1, 0.2, math.nan, n % 3) for n in range(50)]
     raw = b"".join(STEP.pack(*row) for row in rows)
     packed = zlib.compress(b"".join(codec.planes(raw, STEP.size)))
-    for found in (steps(raw, 50, packed=False), steps(packed, 50, packed=True)):
+    for found in (unpacked_steps(raw, 50, packed=False), unpacked_steps(packed, 50, packed=True)):
         assert found["end"].tolist() == [row[0] for row in rows]
         assert found["batch"].tolist() == [row[2] for row in rows]
         assert found["flags"].tolist() == [row[-1] for row in rows]
         assert found["wait"].tolist() == [struct.unpack("f", struct.pack("f", row[4]))[0] for row in rows]
     with pytest.raises(Damaged):
-        steps(packed[:-5], 50, packed=True)
+        unpacked_steps(packed[:-5], 50, packed=True)

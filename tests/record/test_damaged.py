@@ -16,8 +16,8 @@ from kernel_monitor.cli import main
 from kernel_monitor.errors import SessionError
 from kernel_monitor.record import sessions as folders
 from kernel_monitor.record.reader import open_session
-from kernel_monitor.record.session_file import Upkeep, prune
-from kernel_monitor.record.sessions import look, sessions
+from kernel_monitor.record.session_file import Maintenance, prune
+from kernel_monitor.record.sessions import read_entry, sessions
 from kernel_monitor.recorded import Opened
 from kernel_monitor.runtime.recorder import left_behind
 
@@ -69,7 +69,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     found = tmp_path / "sessions"
     found.mkdir()
     monkeypatch.setenv(folders.OVERRIDE, str(found))
-    monkeypatch.setattr(folders, "temporary", lambda: tmp_path / "elsewhere")
+    monkeypatch.setattr(folders, "temporary_folder", lambda: tmp_path / "elsewhere")
     return found
 
 
@@ -119,7 +119,7 @@ def test_damaged_files_age_out_by_their_own_time(folder: Path) -> None:
     for path in folder.iterdir():
         os.utime(path, (old, old), follow_symlinks=False)
     gone = {path.name for path in prune(folder)}
-    files = {name for name in before if look(folder / name).damaged and (folder / name).is_file()}
+    files = {name for name in before if read_entry(folder / name).damaged and (folder / name).is_file()}
     assert gone >= {"three flipped bytes.kmsession", "no session key.kmsession", "a text.kmsession"}
     assert files == set()
     assert (folder / "good.kmsession").exists()
@@ -139,7 +139,7 @@ def test_upkeep_keeps_the_log_short_beside_damaged_files(folder: Path, monkeypat
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA wal_autocheckpoint = 0")
-        upkeep = Upkeep(path, complaints.append)
+        upkeep = Maintenance(path, complaints.append)
         try:
             for _ in range(40):
                 connection.execute("INSERT INTO events (time, event) VALUES (0, ?)", ("x" * 30_000,))

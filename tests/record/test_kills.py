@@ -16,7 +16,7 @@ import pytest
 
 from kernel_monitor.errors import SessionError
 from kernel_monitor.record.reader import open_session
-from kernel_monitor.record.sessions import look
+from kernel_monitor.record.sessions import read_entry
 
 from .kernels import Kernel
 
@@ -73,7 +73,7 @@ def judge(kernel: Kernel, who: str, name: str) -> str:
         return f"{name}: it seems to live"
     if ended["goodbye"] != (who == "sampler"):
         return f"{name}: goodbye is {ended}"
-    if who == "both" and look(kernel.path).goodbye:
+    if who == "both" and read_entry(kernel.path).goodbye:
         return f"{name}: it said goodbye"
     return ""
 

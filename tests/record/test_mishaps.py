@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernel_monitor.record import recorder_status
 from kernel_monitor.record.reader import open_session
+from kernel_monitor.record.writer import stop_message
 
 from .recorded import feed, hello, recorder, recording, session, waves
 
@@ -171,8 +171,8 @@ def test_files_that_may_not_grow_end_the_recording(tmp_path: Path) -> None:
 def test_each_failure_has_its_words(tmp_path: Path) -> None:
     path = tmp_path / "a.kmsession"
     for number, said in ((errno.ENOSPC, "disk is full"), (errno.EROFS, "cannot be written"), (errno.EACCES, "cannot")):
-        assert said in recorder_status.stop_message(OSError(number, os.strerror(number)), path, 0.0)
-    assert "The recorder failed (RuntimeError: x)" in recorder_status.stop_message(RuntimeError("x"), path, 0.0)
+        assert said in stop_message(OSError(number, os.strerror(number)), path, 0.0)
+    assert "The recorder failed (RuntimeError: x)" in stop_message(RuntimeError("x"), path, 0.0)
 
 
 def test_old_sessions_go_when_a_new_one_begins(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from kernel_monitor.errors import SessionError
 from kernel_monitor.record import sessions
-from kernel_monitor.record.sessions import Place, directory, new_file, remote
+from kernel_monitor.record.sessions import SessionFolder, choose_folder, network_file_system, new_file
 
 
 @pytest.fixture(autouse=True)
@@ -54,11 +54,11 @@ MOUNTS = [
     ],
 )
 def test_a_network_file_system_is_known_by_its_mount(path: str, kind: str | None) -> None:
-    assert remote(Path(path), MOUNTS) == kind
+    assert network_file_system(Path(path), MOUNTS) == kind
 
 
 def test_the_usual_place_is_the_users_state_directory(home: Path) -> None:
-    place = directory()
+    place = choose_folder()
     assert place.message is None
     assert place.path.is_relative_to(home / "home")
     assert place.path.parts[-2:] == ("kernel_monitor", "sessions")
@@ -68,14 +68,14 @@ def test_the_usual_place_is_the_users_state_directory(home: Path) -> None:
 
 def test_a_wanted_folder_and_the_environment_come_first(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(sessions.OVERRIDE, str(home / "named"))
-    assert directory() == Place(home / "named", None)
-    assert directory(home / "wanted") == Place(home / "wanted", None)
+    assert choose_folder() == SessionFolder(home / "named", None)
+    assert choose_folder(home / "wanted") == SessionFolder(home / "wanted", None)
     assert (home / "wanted").is_dir()
 
 
 def test_a_home_on_a_network_is_left_alone(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "_mounts", lambda: [("/", "ext4"), (str(home / "home"), "nfs4")])
-    place = directory()
+    place = choose_folder()
     assert place.path == home / "tmp" / f"kernel_monitor-{os.getuid()}" / "sessions"
     assert stat.S_IMODE(place.path.parent.stat().st_mode) == 0o700
     assert place.message is not None
@@ -85,12 +85,12 @@ def test_a_home_on_a_network_is_left_alone(home: Path, monkeypatch: pytest.Monke
 
 def test_a_home_that_is_missing_or_a_file_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (home / "file").write_text("")
-    place = directory(home / "file" / "sessions")
+    place = choose_folder(home / "file" / "sessions")
     assert place.message is not None
     assert "cannot be written" in place.message or "is not a folder" in place.message
     assert place.path.is_relative_to(home / "tmp")
     monkeypatch.setenv("HOME", str(home / "nobody"))
-    assert directory().message is None  # it is made
+    assert choose_folder().message is None  # it is made
 
 
 READ_ONLY = """
@@ -99,9 +99,9 @@ from pathlib import Path
 if os.getuid() == 0:
     os.setgid(65534)
     os.setuid(65534)  # root may write everywhere
-from kernel_monitor.record.sessions import directory
+from kernel_monitor.record.sessions import choose_folder
 tempfile.tempdir = sys.argv[2]
-place = directory(Path(sys.argv[1]))
+place = choose_folder(Path(sys.argv[1]))
 print(place.path, place.message, sep="\\n")
 """
 
@@ -128,20 +128,20 @@ def test_a_folder_that_may_not_be_written_is_told() -> None:
 
 
 def test_a_stand_in_that_somebody_else_made_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spare = sessions.temporary()
+    spare = sessions.temporary_folder()
     spare.mkdir(parents=True)
     spare.parent.chmod(0o777)
     (home / "file").write_text("")
-    assert directory(home / "file").path == spare
+    assert choose_folder(home / "file").path == spare
     assert stat.S_IMODE(spare.parent.stat().st_mode) == 0o700  # ours, and closed to others
     monkeypatch.setattr(os, "getuid", lambda: 12345)
-    monkeypatch.setattr(sessions, "temporary", lambda: spare)
+    monkeypatch.setattr(sessions, "temporary_folder", lambda: spare)
     with pytest.raises(SessionError, match=r"Permission denied|belongs to another user"):
-        directory(home / "file")
+        choose_folder(home / "file")
 
 
 def test_a_session_has_one_name(home: Path) -> None:
-    place = directory(home / "x")
+    place = choose_folder(home / "x")
     name = new_file(place, "1a2b3c4d5e6f", 1.79e9).name
     assert name == time.strftime("%Y-%m-%d-%H%M%S", time.localtime(1.79e9)) + "-1a2b3c4d.kmsession"
     assert new_file(place.path, "1a2b3c4d5e6f", 1.79e9) == place.path / name

@@ -20,13 +20,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kernel_monitor.analysis.epoch_counts import epoch_counts
+from kernel_monitor.analysis.loops import epoch_counts
 from kernel_monitor.errors import MonitorError, SessionError
 from kernel_monitor.record import format as format_module
 from kernel_monitor.record.format import wal_of
-from kernel_monitor.record.reader import open_session
-from kernel_monitor.record.row_table import Bins, bin_width
-from kernel_monitor.record.sessions import look
+from kernel_monitor.record.reader import Bins, bin_width, open_session
+from kernel_monitor.record.sessions import read_entry
 
 from .recorded import ORIGIN, SERIES, feed, hello, recorder, session, waves
 
@@ -299,7 +298,7 @@ def test_another_format_is_refused_and_not_called_damaged(tmp_path: Path, later:
         connection.execute(f"PRAGMA user_version = {version}")
     with pytest.raises(SessionError, match=f"has format {version}; .* reads format {format_module.FORMAT}.*--upgrade"):
         open_session(path)
-    assert not look(path).damaged
+    assert not read_entry(path).damaged
 
 
 def test_a_damaged_chunk_is_named_and_the_rest_is_read(tmp_path: Path) -> None:

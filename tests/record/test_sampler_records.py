@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from kernel_monitor.record.reader import open_session
-from kernel_monitor.record.sessions import left_without_goodbye, look, sessions
+from kernel_monitor.record.sessions import left_without_goodbye, read_entry, sessions
 
 from .kernels import Kernel
 
@@ -34,7 +34,7 @@ def test_everything_that_the_kernel_got_is_recorded(tmp_path: Path) -> None:
     path = tmp_path / "a.kmsession"
     with kernel(path) as one:
         one.wait_for(lambda: len(one.frames) > 40)
-        live = look(path)
+        live = read_entry(path)
         one.end()
     assert live.live
     assert not live.goodbye

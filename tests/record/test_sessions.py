@@ -12,7 +12,7 @@ from kernel_monitor.record import format as format_module
 from kernel_monitor.record import sessions as folders
 from kernel_monitor.record.reader import open_session
 from kernel_monitor.record.session_file import prune
-from kernel_monitor.record.sessions import left_without_goodbye, look, mark_told, sessions
+from kernel_monitor.record.sessions import left_without_goodbye, mark_told, read_entry, sessions
 
 from .recorded import ORIGIN, feed, hello, recorder, recording, session, waves
 from .test_reader import interrupted
@@ -21,7 +21,7 @@ from .test_reader import interrupted
 @pytest.fixture(autouse=True)
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(folders.OVERRIDE, str(tmp_path))
-    monkeypatch.setattr(folders, "temporary", lambda: tmp_path / "elsewhere")
+    monkeypatch.setattr(folders, "temporary_folder", lambda: tmp_path / "elsewhere")
 
 
 def test_the_newest_comes_first_with_its_facts(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_one_without_goodbye_is_told_of_once(tmp_path: Path) -> None:
     assert found.path.name == "a.kmsession"
     mark_told(found)
     assert left_without_goodbye() is None
-    assert look(found.path).told
+    assert read_entry(found.path).told
     assert len(open_session(found.path).rows()) == 20
 
 
@@ -76,13 +76,13 @@ def test_a_living_session_is_not_without_goodbye(tmp_path: Path) -> None:
     path = tmp_path / "a.kmsession"
     with recording(path):
         until = time.monotonic() + 10
-        while look(path).seconds == 0 and time.monotonic() < until:
+        while read_entry(path).seconds == 0 and time.monotonic() < until:
             time.sleep(0.05)
-        assert look(path).live
+        assert read_entry(path).live
         assert open_session(path).live
         assert open_session(path).ended is None
         assert left_without_goodbye() is None
-    assert not look(path).live
+    assert not read_entry(path).live
 
 
 def test_a_number_that_another_process_has_is_not_the_writers(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernel_monitor.steps.measured_step import ON_DEVICE, WARM_UP
-from kernel_monitor.store.steps import STEP
+from kernel_monitor.store.snapshot import STEP
 
 Random = np.random.Generator
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from kernel_monitor.steps.measured_step import PHASES, WARM_UP
 from kernel_monitor.store import Rows, Snapshot, Store
-from kernel_monitor.store.steps import STEP, StepTable
+from kernel_monitor.store.snapshot import STEP, StepTable
 
 Floats = npt.NDArray[np.float64]
 Value = float | Callable[[Floats], Any]

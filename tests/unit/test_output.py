@@ -210,7 +210,7 @@ def test_where_nothing_can_be_written_the_error_says_why(tmp_path: Path) -> None
     with pytest.raises(MonitorError, match="A file without a name cannot be written"):
         write("", "x")
     for name in ("/proc/run.html", "/proc/self/comm"):  # a new file, and one that cannot be replaced
-        with pytest.raises(MonitorError, match=r"^Cannot write /proc/.*: no file can be made in /proc"):
+        with pytest.raises(MonitorError, match=r"^Cannot write /proc/.*: no file can be created in /proc"):
             write(name, "x")
     assert names(tmp_path) == before
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from kernel_monitor.errors import MonitorError, SampleError
-from kernel_monitor.privacy import error_text, last_part, private, searched, without
+from kernel_monitor.privacy import error_text, last_part, private, without_known, without_paths
 
 
 @pytest.mark.parametrize(
@@ -48,9 +48,9 @@ from kernel_monitor.privacy import error_text, last_part, private, searched, wit
     ],
 )
 def test_what_looks_like_a_path_is_cut_to_its_last_part(text: str, left: str) -> None:
-    assert searched(text) == left
+    assert without_paths(text) == left
     assert private(text) == left
-    assert searched(left) == left
+    assert without_paths(left) == left
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_known_path_is_reduced_in_every_spelling(folders: list[str]) -> None:
     with tempfile.TemporaryDirectory() as root:
         path = "/".join([root, *folders, "cat.jpg"])
         for message in messages(path):
-            left = without(message, path)
+            left = without_known(message, path)
             assert CLIENT not in left, message
             assert "cat.jpg" in left or "cat.jpg" not in message
 

@@ -9,15 +9,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from ...errors import MonitorError
 from ...store import Snapshot
-from ..decision import Decision
+from ..advice import Decision
 from ..frames import Frames
 from ..results import Finding, Segment
-from . import gpu, host, loop, ranks, whole_session
+from . import gpu, host, loop, session
 from .rule import NO_DELIVERY, Check, Parameter, Rule, Session, SignalMissing
 
 __all__ = ["RULES", "Parameter", "Rule", "evaluate", "warnings", "with_verdict"]
 
-RULES: dict[str, Rule] = {rule.id: rule for family in (gpu, host, loop, whole_session, ranks) for rule in family.RULES}
+RULES: dict[str, Rule] = {rule.id: rule for family in (gpu, host, loop, session) for rule in family.RULES}
 """Every rule by its id."""
 
 
@@ -55,14 +55,14 @@ def evaluate(
 
 
 def with_verdict(findings: Sequence[Finding], segment: str | None) -> tuple[Finding, ...]:
-    """Return what fired of the rules that stand with the verdict on a segment (its key), and of the session."""
+    """Return the fired findings of rules with `with_verdict`, on a segment (its key) or on the session."""
     ids = {rule.id for rule in RULES.values() if rule.with_verdict}
     fired = [finding for finding in findings if finding.state == "fired" and finding.rule in ids]
     return tuple(finding for finding in fired if finding.segment in (None, segment))
 
 
 def warnings(findings: Sequence[Finding], segment: str | None) -> tuple[str, ...]:
-    """The same as sentences: what was seen, and what to do."""
+    """Return `with_verdict` as sentences: the evidence and the advice."""
     return tuple(_sentence(finding) for finding in with_verdict(findings, segment))
 
 

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import advice
-from ..decision import WAITS, Decision
+from ..advice import WAITS, Decision
 from ..frames import Floats
 from ..results import Advice, Evidence, Finding, Point, Segment
 from ..step_times import distance, finite, histogram
-from .rule import Check, Parameter, Rule, Session, SignalMissing, plainly, require, span, windows
+from .rule import Check, Parameter, Rule, Session, SignalMissing, plain_advice, require, span, windows
 
 Advised = Callable[[Decision], Sequence[Advice]]
 
@@ -21,7 +21,7 @@ _LARGER = Point("batch", "larger", "for")
 WINDOW = {
     "window": Parameter(500, "samples that are looked at together"),
     "least": Parameter(100, "samples that the last, shorter window must have"),
-    "windows": Parameter(0.5, "of the windows: more than this share must be so"),
+    "windows": Parameter(0.5, "of the windows: more than this share must meet the condition"),
 }
 SHARED = {
     "gpu": Parameter(10, "%: a GPU below it has nothing to do"),
@@ -29,8 +29,8 @@ SHARED = {
     "low": Parameter(0.1, "of all samples: at least this share must have such a GPU"),
     "least": Parameter(20, "samples that it takes"),
 }
-_MENDED = (
-    "Changed: the share is of the samples with a GPU below its threshold, as is said, and not of all; those must be a "
+_CHANGED = (
+    "Changed: the share is of the samples with a GPU below its threshold, as stated, and not of all; those must be a "
     "tenth of all, or three samples would do; {cores}; a missing GPU is no error."
 )
 
@@ -40,7 +40,7 @@ def cpu(session: Session, check: Check, segment: Segment) -> Finding:
 
 
 def io(session: Session, check: Check, segment: Segment) -> Finding:
-    cores, readers = len(session.frames.cores), segment.knobs.get(segment.crowd)
+    cores, readers = len(session.frames.cores), segment.knobs.get(segment.worker_knob)
     busy = session.frames.mean("cpu", "iowait")
     if readers is not None and cores:
         # Only as many cores can wait for what these read as there are processes or threads that load.
@@ -51,18 +51,18 @@ def io(session: Session, check: Check, segment: Segment) -> Finding:
 def _relief(decision: Decision) -> Sequence[Advice]:
     if not decision.waits:
         words = f"The CPU is full and the GPU idles for another reason than data: the step is {decision.kind}."
-        return (advice.say(decision, words), *advice.next_step(decision))
-    seen = advice.say(decision, "The CPU prepares batches as fast as it can and the GPU waits for them.")
+        return (advice.advise(decision, words), *advice.next_step(decision))
+    seen = advice.advise(decision, "The CPU prepares batches as fast as it can and the GPU waits for them.")
     return (seen, *advice.engines(decision), *([] if decision.engines else [advice.cores(decision)]))
 
 
 def _storage(decision: Decision) -> Sequence[Advice]:
     words = "The loader waits for storage: copy the data to a local disk or to memory, or use fewer and larger files."
-    found = [advice.say(decision, words, Point("storage", "faster", "for"))]
-    found += advice.raise_crowd(decision)
+    found = [advice.advise(decision, words, Point("storage", "faster", "for"))]
+    found += advice.more_workers(decision)
     if decision.best is None and decision.engines:
         slow = [Point("engine", outlook.engine, "against") for outlook in decision.engines]
-        found.append(advice.say(decision, "Another engine would read the same files as slowly.", *slow))
+        found.append(advice.advise(decision, "Another engine would read the same files as slowly.", *slow))
     return found
 
 
@@ -85,7 +85,7 @@ def _bottleneck(
     evidence = Evidence(text, 100 * share, 100 * check["share"], "%", share, **span(time[both]))
     fires = bool(low.sum() >= check["low"] * count) and share > check["share"]
     decision = session.decision(segment)
-    advices = (advice.over(decision),) if decision.withheld is not None else advised(decision)
+    advices = (advice.withheld_advice(decision),) if decision.withheld is not None else advised(decision)
     return check.finding(fires, advices, evidence, samples=count, times=int(both.sum()))
 
 
@@ -118,18 +118,18 @@ def low(session: Session, check: Check, segment: Segment) -> Finding:
 
 
 def _headroom(decision: Decision) -> Sequence[Advice]:
-    seen = advice.say(decision, "The GPU has headroom.")
+    seen = advice.advise(decision, "The GPU has headroom.")
     if decision.withheld is not None:
-        return (seen, advice.over(decision))
+        return (seen, advice.withheld_advice(decision))
     if decision.kind == "input-bound":
         return (seen, *advice.next_step(decision))
     if decision.kind == "undetermined":
         unsettled = "It is not clear yet whether it waits for data: the verdict says what to measure."
-        return (seen, advice.say(decision, unsettled))
+        return (seen, advice.advise(decision, unsettled))
     if not decision.wait > WAITS:
         text = "Larger batches, automatic mixed precision or fewer synchronisations fill it."
-        return (seen, advice.say(decision, text, _LARGER))
-    return (seen, advice.say(decision, "Automatic mixed precision or fewer synchronisations fill it."))
+        return (seen, advice.advise(decision, text, _LARGER))
+    return (seen, advice.advise(decision, "Automatic mixed precision or fewer synchronisations fill it."))
 
 
 def batch_size(session: Session, check: Check, segment: Segment) -> Finding:
@@ -158,7 +158,7 @@ def batch_size(session: Session, check: Check, segment: Segment) -> Finding:
         evidence.append(check.evidence(words, 100 * waits, 100 * check["wait"], "%"))
     decision = session.decision(segment)
     words = "Neither CPU, GPU nor GPU memory is full: a larger batch gives each step more to do for the same overhead."
-    larger = advice.say(decision, words, _LARGER) if decision.withheld is None else advice.over(decision)
+    larger = advice.advise(decision, words, _LARGER) if decision.withheld is None else advice.withheld_advice(decision)
     return check.finding(fires, (larger,), *evidence, samples=count, times=sum(free))
 
 
@@ -179,7 +179,7 @@ def _balance(session: Session, check: Check, segment: Segment) -> Finding:
         f"The histograms of GPU {a} and GPU {b} lie {most:.2f} apart (0: equal, 1: nothing in common); "
         f"{apart} of {len(pairs)} pairs are above {check['distance']:g}"
     )
-    advised = plainly(
+    advised = plain_advice(
         "The GPUs do not share the work evenly: look for a model split unevenly over them, DataParallel's first "
         "GPU (DistributedDataParallel has none), or one rank with a slower loader.",
         segment,
@@ -189,7 +189,7 @@ def _balance(session: Session, check: Check, segment: Segment) -> Finding:
 
 
 def _highest(values: npt.NDArray[np.float32]) -> Floats:
-    """The GPU with the highest value in each row; NaN where none is known."""
+    """Return the GPU with the highest value in each row; NaN where none is known."""
     found: Floats = np.fmax.reduce(values, axis=1).astype(np.float64)
     return found
 
@@ -201,7 +201,7 @@ RULES = (
         {"cpu": Parameter(90, "%: CPU above it, mean of the usable cores or of the quota, is busy"), **SHARED},
         "Fires when most of the samples in which the GPU had nothing to do had a busy CPU. Abstains without a GPU.",
         "SageMaker Debugger's CPUBottleneck (CPU > 90 %, GPU < 10 %, share > 50 %). "
-        + _MENDED.format(cores="it is the mean of the usable cores, and not any single busy one"),
+        + _CHANGED.format(cores="it is the mean of the usable cores, and not any single busy one"),
         of_segment=cpu,
     ),
     Rule(
@@ -215,7 +215,7 @@ RULES = (
         "cores as there are processes that load can wait for what they read, so the share is of so many. Abstains "
         "without a GPU.",
         "SageMaker Debugger's IOBottleneck (I/O wait > 50 %, GPU < 10 %, share > 50 %). "
-        + _MENDED.format(cores="the idle cores of a large machine do not hide that all of its workers wait"),
+        + _CHANGED.format(cores="the idle cores of a large machine do not hide that all of its workers wait"),
         of_segment=io,
     ),
     Rule(
@@ -237,7 +237,7 @@ RULES = (
         "The batch could be larger",
         {
             "p95": Parameter(70, "%: the 95th percentiles of CPU, GPU and GPU memory must all be below it"),
-            "wait": Parameter(0.2, "of the step: a loop that waits more for data is not told to take larger batches"),
+            "wait": Parameter(0.2, "of the step: larger batches are not advised to a loop that waits more for data"),
             **WINDOW,
         },
         "Fires when more than half of the windows have room in CPU, GPU and GPU memory; of several GPUs the fullest "

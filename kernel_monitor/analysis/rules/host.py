@@ -11,12 +11,12 @@ import numpy as np
 
 from ...steps.measured_step import NO_GRADIENTS, ON_DEVICE
 from .. import advice
-from ..decision import CLEAR, Decision
+from ..advice import CLEAR, Decision
 from ..frames import Floats, Frames, Places, Steps, counted, limits_note, usable_cores
 from ..results import Advice, Evidence, Finding, Point, Quantiles, Segment, faster
 from ..segments import LONGEST_S
-from ..step_times import BLOCKS, block_steps, finite, quantiles, student
-from .rule import NO_DELIVERY, Check, Parameter, Rule, Session, SignalMissing, plainly, require, span
+from ..step_times import BLOCKS, block_steps, finite, quantiles, student_t
+from .rule import NO_DELIVERY, Check, Parameter, Rule, Session, SignalMissing, plain_advice, require, span
 
 # ---- The rule on a loader that takes the cores that the training itself computes on: its steps, without their waits.
 
@@ -34,7 +34,7 @@ class Mean:
 
 @dataclass(frozen=True)
 class Side:
-    """At most a minute of a segment beside the change that is looked at."""
+    """At most a minute of a segment before or after the change that the rule judges."""
 
     segment: Segment
     steps: Steps  # those that count, of batches of one size
@@ -66,13 +66,13 @@ def contention(session: Session, check: Check, segment: Segment) -> Finding:
     fires = busy and low > slower
     if fires:
         _not_explained(session, slower, low, before, after)
-    told = check.evidence(_sentence(before, after, *change), 100 * longer, 100 * slower, "% longer")
+    slowdown = check.evidence(_sentence(before, after, *change), 100 * longer, 100 * slower, "% longer")
     cpu = check.evidence(_cpu(loads), loads[1].p95, check["cpu"], "%")
-    return check.finding(fires, _advised(session, before, after), told, cpu, samples=samples)
+    return check.finding(fires, _advised(session, before, after), slowdown, cpu, samples=samples)
 
 
 def sides_of(session: Session, check: Check, segment: Segment) -> tuple[Side, Side]:
-    """Return what lies on both sides of the change that began a segment; abstains where there is too little."""
+    """Return both sides of the change that began a segment; abstain where there is too little."""
     earlier = [one for one in session.segments if one.loader == segment.loader and one.start < segment.start]
     if segment.began_by not in ("switch", "knobs") or not earlier:
         raise SignalMissing("a switch or a turned knob at its beginning")
@@ -93,7 +93,7 @@ def sides_of(session: Session, check: Check, segment: Segment) -> tuple[Side, Si
         if len(images):  # the last batch of an epoch may be smaller
             steps = steps[steps["images"] == images[counts.argmax()]]
         own = steps["step"].astype(np.float64) - steps["wait"].astype(np.float64)
-        sides.append(Side(part, steps, own, session.frames.of(part.loader, start, end)))
+        sides.append(Side(part, steps, own, session.frames.delivery_rows(part.loader, start, end)))
     fewest = min(len(side.steps) for side in sides)
     require("steps on each side of the change", fewest, check["least"], samples=sum(len(side.steps) for side in sides))
     copied = [np.isfinite(side.steps["copy"]).any() for side in sides]
@@ -163,20 +163,20 @@ def _not_explained(session: Session, slower: float, low: float, before: Side, af
 
 
 def _average(values: Floats) -> float:
-    """The mean of the values that are known; NaN for none."""
+    """Return the mean of the values that are known; NaN for none."""
     known = finite(values)
     return float(known.mean()) if len(known) else math.nan
 
 
 def _mean(values: Floats, segment: Segment) -> Mean:
-    """By runs of neighbouring steps, which vary alike; Student's t for 95 %."""
+    """Return the mean and its 95 % interval (Student's t) from runs of neighbouring steps, which vary alike."""
     count = max(2, min(BLOCKS, len(values) // block_steps(segment)))
     means = [float(part.mean()) for part in np.array_split(values, count)]
-    return Mean(float(values.mean()), student(count) * float(np.std(means, ddof=1)) / math.sqrt(count))
+    return Mean(float(values.mean()), student_t(count) * float(np.std(means, ddof=1)) / math.sqrt(count))
 
 
 def _longer(before: Mean, after: Mean) -> tuple[float, float, float]:
-    """By what share of it a mean became longer, and the bounds of the 95 % interval of that.
+    """Return the share by which a mean became longer, and the bounds of its 95 % interval.
 
     Source: the relative errors of a quotient of independent means add up as squares.
     """
@@ -225,16 +225,16 @@ def _cpu(loads: Sequence[Quantiles]) -> str:
 def _advised(session: Session, before: Side, after: Side) -> Sequence[Advice]:
     decision = session.decision(after.segment)
     if decision.withheld is not None:
-        return (advice.over(decision),)
-    word, many = after.segment.crowd, after.segment.knobs.get(after.segment.crowd)
+        return (advice.withheld_advice(decision),)
+    word, many = after.segment.worker_knob, after.segment.knobs.get(after.segment.worker_knob)
     if many is None or many <= 1:
-        return (advice.say(decision, _alone(before, after, word)), *_faster(decision))
+        return (advice.advise(decision, _alone(before, after, word)), *_faster(decision))
     fewer = _wanted(session, decision, before, after, many)
     text = f"Fewer {word}: loader.set({word}={fewer}) instead of {many}."
     if decision.kind == "input-bound":  # what the training gains, the loading loses
         text = f"Compare with fewer {word}, loader.set({word}={fewer}) instead of {many}; the loop also waits for data."
-        return (advice.say(decision, text, Point(word, "fewer", "neutral")), *_faster(decision))
-    return (advice.say(decision, text, Point(word, "fewer", "for")), *_faster(decision))
+        return (advice.advise(decision, text, Point(word, "fewer", "neutral")), *_faster(decision))
+    return (advice.advise(decision, text, Point(word, "fewer", "for")), *_faster(decision))
 
 
 def _alone(before: Side, after: Side, word: str) -> str:
@@ -250,7 +250,7 @@ def _faster(decision: Decision) -> tuple[Advice, ...]:
 
 def _wanted(session: Session, decision: Decision, before: Side, after: Side, many: int) -> int:
     """Return how many should load: those of before a knob was turned, else what the training leaves of the cores."""
-    word, known = after.segment.crowd, decision.crowd()
+    word, known = after.segment.worker_knob, decision.worker_count()
     if known is not None and known.wanted < many:
         return known.wanted
     earlier = before.segment.knobs.get(word, many)
@@ -263,10 +263,6 @@ def _wanted(session: Session, decision: Decision, before: Side, after: Side, man
     if len(training) and cores > 0 and before.segment.backend == "torchvision":
         left = cores - float(training.mean()) / 100
     return max(1, min(many - 1, math.floor(left) if math.isfinite(left) else many // 2))
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
 
 
 def _range(low: float, high: float) -> str:
@@ -365,26 +361,26 @@ def saturated(session: Session, check: Check, segment: Segment) -> Finding:
 def _number(session: Session, segment: Segment, many: float) -> Sequence[Advice]:
     decision = session.decision(segment)
     if decision.withheld is not None:
-        return (advice.over(decision),)
-    known = advice.crowd(decision, decision.crowd(many))
-    return known or plainly("How many should load is not known.", segment)
+        return (advice.withheld_advice(decision),)
+    known = advice.worker_advice(decision, decision.worker_count(many))
+    return known or plain_advice("The right number of workers is not known.", segment)
 
 
 def _one_thread(decision: Decision) -> Sequence[Advice]:
-    seen = advice.say(decision, "One thread is the limit while the other cores idle, most likely the loop's own.")
+    seen = advice.advise(decision, "One thread is the limit while the other cores idle, most likely the loop's own.")
     if decision.withheld is not None:
-        return (seen, advice.over(decision))
+        return (seen, advice.withheld_advice(decision))
     if not decision.waits:
-        return (seen, advice.say(decision, "Give it less to do, or more threads (torch.set_num_threads)."))
+        return (seen, advice.advise(decision, "Give it less to do, or more threads (torch.set_num_threads)."))
     text = "Move work out of it: transforms belong in the data set, not in the loop."
-    found = decision.crowd()
-    advised = advice.crowd(decision, found) if found is not None and found.many == 0 else ()
+    found = decision.worker_count()
+    advised = advice.worker_advice(decision, found) if found is not None and found.current == 0 else ()
     switch = advice.engines(decision) if decision.best is not None else ()
-    return (seen, advice.say(decision, text), *advised, *switch)
+    return (seen, advice.advise(decision, text), *advised, *switch)
 
 
 def _amount(many: float, word: str) -> str:
-    """`1 worker`, `2 workers`"""
+    """Format a count of processes or threads: `1 worker`, `2 workers`."""
     return f"{many:g} {word.removesuffix('s') if many == 1 else word}"
 
 
@@ -392,14 +388,14 @@ def _loading(session: Session, segment: Segment) -> tuple[float, str, float]:
     """Return how many processes or threads load for the segment, what they are, and the cores that they have."""
     if segment.nodes:
         raise SignalMissing("workers on this machine: they are on others")
-    word = segment.crowd
+    word = segment.worker_knob
     many: float | None = segment.knobs.get(word)
     if many is None and word == "workers":
         counts = finite(session.frames.series("process/workers/count")[session.rows(segment)])
         many = float(np.median(counts)) if len(counts) else None
     cores = usable_cores(session.snapshot.schema)
     if many is None:
-        raise SignalMissing("workers: how many processes load is not known of what is only watched")
+        raise SignalMissing("workers: their number is not known of an iterable that is only watched")
     if cores <= 0:
         raise SignalMissing("cores: none is known")
     return many, word, cores
@@ -427,7 +423,7 @@ _PROCESS_RULES = (
         {
             "per_core": Parameter(1, "workers or threads per usable core: more are many"),
             "cpu": Parameter(90, "%: CPU above it is full"),
-            "share": Parameter(0.5, "of the samples: in more than these the CPU must be full"),
+            "share": Parameter(0.5, "of the samples: in more than this share the CPU must be full"),
             "least": Parameter(20, "samples that it takes"),
         },
         "Fires when there are more workers than cores and the cores are full: the loop's thread then waits for its "
@@ -441,7 +437,7 @@ _PROCESS_RULES = (
         {
             "core": Parameter(95, "%: a core at it or above is saturated"),
             "mean": Parameter(60, "%: below it the others have little to do (two cores, one idle: 50 %)"),
-            "share": Parameter(0.5, "of the samples: more than these must be so"),
+            "share": Parameter(0.5, "of the samples: in more than this share one core must be saturated"),
             "least": Parameter(20, "samples that it takes"),
         },
         "Fires when for most of the time one core, whichever, is saturated while the mean of the usable cores is low. "
@@ -496,7 +492,7 @@ def _memory_increase(session: Session, check: Check, segment: Segment) -> Findin
         found.append(Evidence(text, float(rise[most]), check["rise"], "points", float(high.mean()), start, end))
     if not found:
         require("samples of GPU memory", 0, 2 * width)
-    advised = plainly(
+    advised = plain_advice(
         "If memory goes on rising, tensors of earlier steps are kept: sum losses with loss.item() or "
         "loss.detach(), and do not keep outputs in lists. One rise at the first batch of a new size is torch's "
         "cache and harmless.",
@@ -531,7 +527,7 @@ def creep(session: Session, check: Check) -> Finding:
             critical |= hours < 1
     if not evidence:
         raise SignalMissing("resident memory of the kernel's processes")
-    advised = [sentence for role in rising for sentence in plainly(ADVICE[role])]
+    advised = [sentence for role in rising for sentence in plain_advice(ADVICE[role])]
     severity: Literal["warning", "critical"] = "critical" if critical else "warning"
     return check.finding(bool(rising), advised, *evidence, samples=samples, times=len(rising), severity=severity)
 
@@ -560,7 +556,7 @@ def _rise(frames: Frames, role: str, start: float, end: float) -> _Rise | None:
 
 
 def _room(session: Session) -> float:
-    """B that are left of the host's memory or of the container's limit, whichever is less, at the end."""
+    """Return the bytes left at the end, of the host's memory or of the container's limit, whichever is less."""
     host = session.snapshot.schema.host
     found = []
     for name, total in (

@@ -10,12 +10,12 @@ import numpy as np
 
 from ...steps.measured_step import PHASES
 from .. import advice
-from ..decision import Decision
-from ..epoch_counts import epoch_counts
+from ..advice import Decision
 from ..frames import Steps, counted
+from ..loops import epoch_counts
 from ..results import Advice, EpochCount, Evidence, Finding, Segment
-from ..step_times import following, strongest
-from .rule import NO_DELIVERY, Check, Parameter, Rule, Session, SignalMissing, plainly, require, span
+from ..step_times import part_with_period, strongest_period
+from .rule import NO_DELIVERY, Check, Parameter, Rule, Session, SignalMissing, plain_advice, require, span
 
 # ---- Rules on the steps themselves: how late the first came, single long ones, and patterns.
 
@@ -54,7 +54,7 @@ def outliers(session: Session, check: Check, segment: Segment) -> Finding:
             "The loop itself took that time, not its data: look for what it does now and then (checkpoints, "
             "logging, evaluation, garbage collection) and for other users of the machine at those moments."
         )
-    return check.finding(True, plainly(text, segment), *evidence, samples=len(times), times=count)
+    return check.finding(True, plain_advice(text, segment), *evidence, samples=len(times), times=count)
 
 
 def period(session: Session, check: Check, segment: Segment) -> Finding:
@@ -64,10 +64,10 @@ def period(session: Session, check: Check, segment: Segment) -> Finding:
         raise SignalMissing("every step: only some of them were kept", samples=len(steps))
     times = 1e3 * steps["step"].astype(np.float64)
     numbers = np.flatnonzero(counted(session.steps(segment)))
-    found = strongest(times, batches, numbers)
+    found = strongest_period(times, batches, numbers)
     if found is None:
         return check.quiet(samples=len(times))
-    phase = following(found, {part: 1e3 * steps[part].astype(np.float64) for part in PHASES}, batches, numbers)
+    phase = part_with_period(found, {part: 1e3 * steps[part].astype(np.float64) for part in PHASES}, batches, numbers)
     text = (
         f"A pattern of {found.steps} steps: {found.words} on average over {len(times):,} steps; it explains "
         f"{100 * found.explained:.0f} % of how they vary"
@@ -75,10 +75,10 @@ def period(session: Session, check: Check, segment: Segment) -> Finding:
     )
     unit = "% of the mean step"
     evidence = check.evidence(text, 100 * found.effect, 100 * check["effect"], unit, found.explained)
-    waits = strongest(1e3 * np.nan_to_num(steps["wait"].astype(np.float64)), batches, numbers)
+    waits = strongest_period(1e3 * np.nan_to_num(steps["wait"].astype(np.float64)), batches, numbers)
     advised: Sequence[Advice]
     if waits is None or waits.steps != found.steps or waits.explained <= check["explained"]:
-        advised = plainly(
+        advised = plain_advice(
             f"The loop itself does something every {found.steps} steps: gradients summed over several batches are "
             "meant to; an alternation of two batch shapes, of synchronisations, or of memory given back is not.",
             segment,
@@ -87,17 +87,17 @@ def period(session: Session, check: Check, segment: Segment) -> Finding:
         advised = _workers_in_turn(session.decision(segment), found.steps)
     else:
         text = "The wait for data follows this pattern: look at what the slow batches have in common."
-        advised = plainly(text, segment)
+        advised = plain_advice(text, segment)
     fires = found.effect > check["effect"] and found.explained > check["explained"]
     return check.finding(fires, advised, evidence, samples=len(times), times=len(times) // found.steps)
 
 
 def _workers_in_turn(decision: Decision, many: int) -> Sequence[Advice]:
     text = f"Every {many} steps the wait for data repeats, as the {many} workers deliver in turn: they do not keep up."
-    seen = advice.say(decision, text)
+    seen = advice.advise(decision, text)
     if decision.withheld is not None:
-        return (seen, advice.over(decision))
-    return (seen, *advice.raise_crowd(decision), *(advice.engines(decision) if decision.waits else ()))
+        return (seen, advice.withheld_advice(decision))
+    return (seen, *advice.more_workers(decision), *(advice.engines(decision) if decision.waits else ()))
 
 
 def initialisation(session: Session, check: Check) -> Finding:
@@ -121,7 +121,7 @@ def initialisation(session: Session, check: Check) -> Finding:
         evidence.append(Evidence(text, minutes, check["minutes"], "min", start=begun, end=step))
     if not evidence:
         raise SignalMissing("the session's beginning: its rows are no longer kept" if unknown else NO_DELIVERY)
-    advised = plainly(
+    advised = plain_advice(
         "If nobody was at rest between, time went by before the first step: downloads, lists of files read anew, "
         "models compiled. Keep what can be kept between runs, or make the loader after it."
     )
@@ -129,7 +129,7 @@ def initialisation(session: Session, check: Check) -> Finding:
 
 
 def _counted(session: Session, check: Check, segment: Segment) -> Steps:
-    """The segment's steps that count, if they are as many as the rule takes."""
+    """Return the segment's steps that count, if they are as many as the rule takes."""
     steps = session.steps(segment)
     steps = steps[counted(steps)]
     if not session.snapshot.steps:
@@ -214,7 +214,7 @@ def empty(session: Session, check: Check) -> Finding:
     if not evidence:
         text = f"{len(ended):,} epoch{'' if len(ended) == 1 else 's'} came to the end, none of them early"
         return check.quiet(Evidence(text), samples=len(ended))
-    return check.finding(True, plainly(ADVICE), *evidence, samples=len(ended), times=times)
+    return check.finding(True, plain_advice(ADVICE), *evidence, samples=len(ended), times=times)
 
 
 def _of_nothing(nothing: Sequence[EpochCount], own: Sequence[EpochCount]) -> Evidence:
@@ -237,7 +237,7 @@ def _numbers(numbers: Sequence[int]) -> str:
 
 
 def _short(own: Sequence[EpochCount], share: float) -> Iterator[tuple[EpochCount, float, str]]:
-    """Epochs that delivered something and yet too little: each with how much is usual, and by what."""
+    """Yield epochs that delivered too little but something: each with the usual count, and what that is taken from."""
     before: list[int] = []
     for epoch in own:
         if epoch.planned:

@@ -1,4 +1,4 @@
-"""What rules share: `Rule`, the `Session` and `Check` that they are given, and the exception for a missing signal."""
+"""The types that rules share: `Rule`, the `Session` and `Check` that they get, and the error for a missing signal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...store import Snapshot
-from ..decision import Decision
+from ..advice import Decision
 from ..frames import Frames, Places, Steps
 from ..results import Advice, Evidence, Finding, Segment
 
@@ -19,7 +19,7 @@ NO_DELIVERY = "deliveries: no loader of this kernel delivered a batch"
 
 
 class SignalMissing(Exception):
-    """A rule abstains: the signal that it would need, and how many values it has."""
+    """The exception of a rule that abstains: the signal that it lacks, and how many values it has."""
 
     def __init__(self, signal: str, samples: int = 0) -> None:
         super().__init__(signal)
@@ -34,7 +34,7 @@ def require(what: str, count: int, least: float, samples: int = 0) -> None:
 
 @dataclass(frozen=True)
 class Session:
-    """The session as rules read it."""
+    """The data of a session that rules read."""
 
     snapshot: Snapshot  # the session
     frames: Frames  # its rows and steps
@@ -44,15 +44,15 @@ class Session:
     decisions: Mapping[str, Decision] = field(default_factory=dict)
 
     def decision(self, segment: Segment) -> Decision:
-        """Return what is decided of the segment's loader."""
+        """Return the decision on the segment's loader."""
         return self.decisions.get(segment.key) or Decision(segment)
 
     def rows(self, segment: Segment) -> Places:
-        """The rows in which the segment's loader was delivering."""
-        return self.frames.of(segment.loader, segment.start, segment.end)
+        """Return the rows in which the segment's loader was delivering."""
+        return self.frames.delivery_rows(segment.loader, segment.start, segment.end)
 
     def steps(self, segment: Segment) -> Steps:
-        """The segment's steps, those included that do not count."""
+        """Return the segment's steps, those included that do not count."""
         return self.frames.steps(segment.loader, segment.start, segment.end)
 
     def require_gpu(self, what: str = "utilisation") -> None:
@@ -63,7 +63,7 @@ class Session:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A threshold: its default, and what it means."""
+    """A threshold of a rule: its default and its meaning."""
 
     default: float
     meaning: str
@@ -71,7 +71,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule."""
+    """A rule: its thresholds, its texts and the function that checks it."""
 
     id: str  # id, title: its name, and what people read
     title: str
@@ -103,7 +103,7 @@ class Check:
     def evidence(
         self, text: str, value: float = math.nan, threshold: float = math.nan, unit: str = "", share: float = math.nan
     ) -> Evidence:
-        """Evidence of the whole segment."""
+        """Return evidence that is about the whole segment."""
         start, end = (math.nan, math.nan) if self.segment is None else (self.segment.start, self.segment.end)
         return Evidence(text, value, threshold, unit, share, start, end)
 
@@ -116,7 +116,7 @@ class Check:
         times: int = 1,
         severity: Literal["warning", "critical"] = "warning",
     ) -> Finding:
-        """Fired, with what to do, or quiet."""
+        """Return the finding: fired, with the advice, or quiet."""
         found = Finding(
             rule=self.rule.id,
             title=self.rule.title,
@@ -137,13 +137,13 @@ class Check:
         return replace(self.quiet(samples=missing.samples), state="abstained", missing=(str(missing),))
 
 
-def plainly(text: str, segment: Segment | None = None) -> tuple[Advice, ...]:
-    """Advice that follows from the rule alone: no other advice can say the opposite."""
+def plain_advice(text: str, segment: Segment | None = None) -> tuple[Advice, ...]:
+    """Return advice that follows from the rule alone, so that no other advice can say the opposite."""
     return (Advice(text, segment=None if segment is None else segment.key),)
 
 
 def windows(what: str, count: int, size: float, least: float) -> list[slice]:
-    """Windows of `size` samples one after the other, a rest of `least` samples too; abstains where there is none."""
+    """Return windows of `size` samples, and a last one of at least `least`; abstain where there is none."""
     wide = max(1, round(size))
     found = [slice(start, start + wide) for start in range(0, count - wide + 1, wide)]
     rest = count - wide * len(found)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kernel_monitor.analysis import strip
+from kernel_monitor.analysis import switch_strip
 from kernel_monitor.analysis.live_verdict import live_verdict
 from kernel_monitor.analysis.results import Analysis, Feeding, Finding, Verdict
 from kernel_monitor.analysis.session_analysis import analyse
@@ -306,7 +306,7 @@ def problems(snapshot: Snapshot) -> list[str]:
     """Contradictions; sentences whose points are not what they say; prose that advises and is made from no `Advice`."""
     found = analyse(snapshot)
     advised = list(collected(snapshot, found))
-    brief = strip(snapshot, snapshot.events, snapshot.loaders)
+    brief = switch_strip(snapshot, snapshot.events, snapshot.loaders)
     said = [analysis_text(found), *strings(found.to_json()), "" if brief is None else brief["text"]]
     rest = [" ".join(words.split()) for words in said]
     for _, one in advised:  # a warning holds sentences of advice, as the text does

@@ -16,11 +16,11 @@ import pytest
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 
-from kernel_monitor.analysis import analyse, strip
+from kernel_monitor.analysis import analyse, switch_strip
 from kernel_monitor.analysis.changes import amount, changes, factor, figure, headline, percent
-from kernel_monitor.analysis.gains import pairs
+from kernel_monitor.analysis.gains import switch_pairs
 from kernel_monitor.analysis.live_verdict import live_verdict
-from kernel_monitor.analysis.loops import LoopTimes, aside
+from kernel_monitor.analysis.loops import LoopTimes, secondary_loaders
 from kernel_monitor.analysis.results import Analysis, Change, Segment
 from kernel_monitor.analysis.segments import segments
 from kernel_monitor.analysis.switch_comparison import comparison
@@ -123,8 +123,8 @@ def possible(segment: Segment) -> None:
 def said_everywhere(snapshot: Snapshot, found: Analysis) -> Change | None:
     """Compare what each place says of the session's headline; returns it."""
     told = comparison(snapshot)
-    shown = strip(snapshot, snapshot.events, snapshot.loaders)
-    live = strip(rows_of(snapshot), snapshot.events, snapshot.loaders, snapshot.steps)
+    shown = switch_strip(snapshot, snapshot.events, snapshot.loaders)
+    live = switch_strip(rows_of(snapshot), snapshot.events, snapshot.loaders, snapshot.steps)
     assert live == shown
     if found.headline is None:
         assert math.isnan(told.faster)
@@ -161,7 +161,7 @@ def test_no_two_places_disagree_in_a_hundred_sessions(part: int) -> None:
         with np.errstate(all="ignore"):
             parts = segments(snapshot)
             made = changes(parts, snapshot.events)
-        best = headline(parts, made, aside(snapshot.steps))
+        best = headline(parts, made, secondary_loaders(snapshot.steps))
         for segment in parts:
             possible(segment)
         found = analyse(snapshot) if seed % 10 == 0 else _brief(parts, made, best)
@@ -169,7 +169,7 @@ def test_no_two_places_disagree_in_a_hundred_sessions(part: int) -> None:
         for verdict in found.verdicts:
             assert sum(share for share in verdict.shares.values() if math.isfinite(share)) <= 1 + 1e-6
         compared += said_everywhere(snapshot, found) is not None
-        for pair in pairs(snapshot.steps, snapshot.events):
+        for pair in switch_pairs(snapshot.steps, snapshot.events):
             saved = 1 - pair.after.step / pair.before.step
             assert any(one.saved == pytest.approx(saved, abs=1e-5) for one in made), (
                 "an offer says what none other says"
@@ -206,7 +206,7 @@ def test_the_verdict_on_a_loop_that_ended_is_that_of_the_session() -> None:
         loops = LoopTimes()
         loops.add(snapshot.steps)
         loops.add(snapshot.steps)  # those that are known already change nothing
-        assert loops.aside() == aside(snapshot.steps)
+        assert loops.secondary_ids() == secondary_loaders(snapshot.steps)
         loader = loops.main()
         assert loader is not None
         last = [segment for segment in analyse(snapshot).segments if segment.loader == loader][-1]
@@ -267,7 +267,7 @@ def test_a_real_session_counts_as_its_loop_does(tmp_path: Path) -> None:
     assert told["loader"] == train.id
     last = [verdict for verdict in found.verdicts if (verdict.segment or "").startswith("train/")][-1]
     assert (told["steps"], told["sentence"]) == (last.steps, past(last.sentence))
-    assert shown == strip(snapshot, snapshot.events, snapshot.loaders)
+    assert shown == switch_strip(snapshot, snapshot.events, snapshot.loaders)
     best = said_everywhere(snapshot, found)
     assert (best is not None) == ("dali-cpu" in available(train))
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernel_monitor.analysis import allowed_cores, strip
+from kernel_monitor.analysis import allowed_cores, switch_strip
 from kernel_monitor.analysis.frames import Frames, limits_note, memory_note
 from kernel_monitor.analysis.results import Segment
 from kernel_monitor.analysis.segments import segments
@@ -106,7 +106,7 @@ def session(
 
 
 def found(snapshot: Snapshot) -> dict[str, Any]:
-    result = strip(snapshot, snapshot.events, snapshot.loaders)
+    result = switch_strip(snapshot, snapshot.events, snapshot.loaders)
     assert result is not None
     return dict(result)
 
@@ -147,7 +147,7 @@ def test_a_switch_that_lost_speed_is_called_slower_and_offers_the_way_back(speed
     snapshot = slowed(session(), speed)
     backends = [{"name": name, "available": True} for name in ("torchvision", "dali-cpu")]
     state = {**snapshot.loaders[0], "backend": "dali-cpu", "wanted": None, "backends": backends}
-    result = strip(snapshot, snapshot.events, [state])
+    result = switch_strip(snapshot, snapshot.events, [state])
     assert result is not None
     words = " · switch back to torchvision"
     assert result["text"].endswith(words) is slower
@@ -155,11 +155,11 @@ def test_a_switch_that_lost_speed_is_called_slower_and_offers_the_way_back(speed
     assert result["back"] == ("torchvision" if slower else None)
     others: list[dict[str, Any]] = [{"wanted": "torchvision"}, {"backend": "torchvision"}, {"backends": []}]
     for changed in others:
-        already = strip(snapshot, snapshot.events, [{**state, **changed}])
+        already = switch_strip(snapshot, snapshot.events, [{**state, **changed}])
         assert already is not None
         assert already["back"] is None
     replayed = [{**event, "source": "synthetic"} for event in snapshot.events]
-    assert "switch back" not in str(strip(snapshot, replayed, [state]))
+    assert "switch back" not in str(switch_strip(snapshot, replayed, [state]))
 
 
 @pytest.mark.parametrize(("fields", "side"), [({"target": "synthetic"}, "after"), ({"source": "synthetic"}, "before")])
@@ -167,7 +167,7 @@ def test_figures_of_replayed_batches_are_called_so(fields: dict[str, str], side:
     words = f" · the figures {side} the switch are of replayed batches"
     for snapshot in (session(), session(after=0.5)):
         events = [{**event, **fields} if event["kind"] == "switch" else event for event in snapshot.events]
-        result = strip(snapshot, events, snapshot.loaders)
+        result = switch_strip(snapshot, events, snapshot.loaders)
         assert result is not None
         assert result["text"].endswith(words)
         assert words not in found(snapshot)["text"]
@@ -217,7 +217,7 @@ def test_a_side_is_all_that_was_measured_of_it() -> None:
 
 
 def test_too_little_is_said_and_not_compared() -> None:
-    assert strip(session(switch=False), [], []) is None
+    assert switch_strip(session(switch=False), [], []) is None
     early = found(session(after=1.0))
     assert (early["rows"], early["text"]) == ([], "torchvision → dali-cpu: measuring…")
     short = found(session(before=1.0))
@@ -233,7 +233,7 @@ def test_a_new_request_ends_the_segment() -> None:
     _, after = sides(replace(snapshot, events=[*snapshot.events, later]))
     assert after.end <= 27.0 + INTERVAL or after.backend == "torchvision"
     soon = {**later, "asked": 22.9}
-    cut = strip(snapshot, [*snapshot.events, soon], snapshot.loaders)
+    cut = switch_strip(snapshot, [*snapshot.events, soon], snapshot.loaders)
     assert cut is not None
     assert "too little was measured before the switch" in cut["text"]
 
@@ -283,7 +283,7 @@ def test_a_gap_is_time_that_passed() -> None:
 def test_nothing_measured_is_not_a_number() -> None:
     empty = Store().snapshot([], {})
     switch = {"id": 1, "kind": "switch", "time": 5.0, "loader": TRAIN, "source": "a", "target": "b"}
-    result = strip(empty, [switch], [])
+    result = switch_strip(empty, [switch], [])
     assert result is not None
     assert result["rows"] == []
 
@@ -295,7 +295,7 @@ def test_it_costs_the_reader_thread_little() -> None:
     costs = []
     for _ in range(20):
         begin = time.process_time()
-        strip(snapshot, snapshot.events, snapshot.loaders)
+        switch_strip(snapshot, snapshot.events, snapshot.loaders)
         costs.append(time.process_time() - begin)
     assert np.median(costs) < 3 * 2e-3
 

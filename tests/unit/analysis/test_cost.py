@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernel_monitor.analysis.advice import MOST_CORES
+from kernel_monitor.analysis.advice import MOST_CORES, decide
 from kernel_monitor.analysis.cost import cost_per_step, costs, feeding
-from kernel_monitor.analysis.decision import decide
-from kernel_monitor.analysis.epoch_counts import epoch_counts
 from kernel_monitor.analysis.frames import usable_cores
+from kernel_monitor.analysis.loops import epoch_counts
 from kernel_monitor.analysis.results import Feeding, Gain, Kind, Verdict
 from kernel_monitor.analysis.segments import segments
 from kernel_monitor.errors import MonitorError

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kernel_monitor.analysis.epoch_counts import epoch_counts
+from kernel_monitor.analysis.loops import epoch_counts
 from kernel_monitor.store import Snapshot
 from tests.unit.sessions import Run, build
 

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernel_monitor.analysis import strip
+from kernel_monitor.analysis import switch_strip
 from kernel_monitor.analysis.frames import Frames, counted
-from kernel_monitor.analysis.gains import pairs
+from kernel_monitor.analysis.gains import switch_pairs
 from kernel_monitor.analysis.live_verdict import live_verdict
 from kernel_monitor.analysis.segments import segments
 from kernel_monitor.analysis.session_analysis import analyse
 from kernel_monitor.analysis.session_comparison import compare
-from kernel_monitor.analysis.step_times import of_steps
+from kernel_monitor.analysis.step_times import timings_of_steps
 from kernel_monitor.diagnosis.trials import trial
 from kernel_monitor.steps.measured_step import PROFILED, WARM_UP, Step
 from kernel_monitor.store import STEP, Snapshot
@@ -53,7 +53,7 @@ def test_every_consumer_counts_the_same_steps() -> None:
     counts = {
         "segment": segment.steps,
         "verdict": found.verdict.steps,
-        "timings": of_steps(snapshot.steps.rows).steps,
+        "timings": timings_of_steps(snapshot.steps.rows).steps,
         "live verdict": live["steps"],
         "Diagnose": trial("torchvision", steps_of(snapshot), rows_of(snapshot), "loader-1", 0.0, 24.1).steps,
         "comparison": comparison.before.steps,
@@ -72,9 +72,9 @@ def test_the_rows_of_a_step_that_does_not_count_do_not_count_either() -> None:
     assert (cpu.min, cpu.max) == (80, 80)
     # The first delivery's row is of before the segment.
     whole, live = Frames(snapshot), Frames(rows_of(snapshot), snapshot.steps)
-    assert whole.window[whole.of("loader-1")].sum() == pytest.approx(20 - 0.9, abs=0.2)
-    assert live.of("loader-1").tolist() == whole.of("loader-1").tolist()
-    assert set(Frames(snapshot).cpu[Frames(snapshot).of("loader-1")]) == {80}
+    assert whole.window[whole.delivery_rows("loader-1")].sum() == pytest.approx(20 - 0.9, abs=0.2)
+    assert live.delivery_rows("loader-1").tolist() == whole.delivery_rows("loader-1").tolist()
+    assert set(Frames(snapshot).cpu[Frames(snapshot).delivery_rows("loader-1")]) == {80}
 
 
 def test_both_sides_of_a_switch_count_the_same_on_the_page_and_in_the_verdict() -> None:
@@ -83,10 +83,10 @@ def test_both_sides_of_a_switch_count_the_same_on_the_page_and_in_the_verdict() 
     after = [Run(44.1, 88.2, step=lambda k: 4.1 if k == 30 else 1.0, wait=lambda k: 0.1 if k == 30 else 0.9)]
     events = [switch(44.1, "torchvision", "dali-cpu", asked=44.099)]
     snapshot = build(88.2, runs=before + after, events=events, states=[{"backend": "dali-cpu"}])
-    (pair,) = pairs(snapshot.steps, snapshot.events)
+    (pair,) = switch_pairs(snapshot.steps, snapshot.events)
     assert (pair.before.step, pair.after.step) == pytest.approx((1.0, 1.0))
     for table, steps in ((snapshot, None), (rows_of(snapshot), snapshot.steps)):
-        shown = strip(table, snapshot.events, snapshot.loaders, steps)
+        shown = switch_strip(table, snapshot.events, snapshot.loaders, steps)
         assert shown is not None
         rate = next(row for row in shown["rows"] if row["unit"] == "images/s")
         assert (rate["before"], rate["after"]) == pytest.approx((32, 32), rel=0.03)

@@ -13,8 +13,8 @@ import pytest
 
 from kernel_monitor.analysis.gains import Resources, gains
 from kernel_monitor.analysis.results import Gain, Segment, faster
-from kernel_monitor.analysis.step_times import of_steps
-from kernel_monitor.store.steps import STEP
+from kernel_monitor.analysis.step_times import timings_of_steps
+from kernel_monitor.store.snapshot import STEP
 from tests.unit.sessions import calibrated
 
 BACKENDS = [{"name": name, "available": True} for name in ("torchvision", "dali-cpu", "dali-gpu", "synthetic")]
@@ -36,7 +36,7 @@ def steps(step: float, wait: float, count: int = 300) -> Any:
     rows["end"] = np.arange(1, count + 1) * step
     for name in ("copy", "forward", "backward", "optimizer"):
         rows[name] = np.nan
-    return of_steps(rows)
+    return timings_of_steps(rows)
 
 
 def shared(training: float, loading: float, workers: int, cores: int, steps: int = 200) -> tuple[float, float]:

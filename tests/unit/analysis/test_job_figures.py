@@ -12,11 +12,11 @@ import pytest
 from bokeh.models import ColumnDataSource, VArea
 
 from kernel_monitor.analysis import analyse
-from kernel_monitor.analysis.job_figures import compared, job_figures, job_phases, plain
+from kernel_monitor.analysis.job_figures import job_comparisons, job_figures, job_phases, plain
 from kernel_monitor.analysis.slow_rank import SlowRank
 from kernel_monitor.rank import Rank, job_series
 from kernel_monitor.report.page import section
-from kernel_monitor.report.subject import Subject
+from kernel_monitor.report.sections import Subject
 from kernel_monitor.store import Snapshot, Store
 from kernel_monitor.store.schema import Gpu, Series, ranks_series
 from kernel_monitor.views import layout
@@ -117,11 +117,11 @@ def test_the_report_has_a_row_for_each_rank() -> None:
 
 
 def test_two_sessions_compared_by_their_jobs() -> None:
-    (line,) = compared(session(), session(late=0.0, rate=110.0))
+    (line,) = job_comparisons(session(), session(late=0.0, rate=110.0))
     assert line.startswith("job 1: 300 images/s over 3 ranks in A, 330 images/s over 3 ranks in B (+10.0 %). ")
     assert line.endswith("ms of a step of 20.0 ms, as it waits for its data; B: none for sure.")
     assert "Slowest rank: A: 1, " in line
-    (alone,) = compared(session(), Store().snapshot([], {}))
+    (alone,) = job_comparisons(session(), Store().snapshot([], {}))
     assert alone.startswith("job 1 (only in A): 300 images/s over 3 ranks in A. ")
     (entry,) = json.loads(json.dumps(plain(job_figures(session()))))
     assert (entry["ranks"], entry["slowest"]["rank"]) == (3, 1)

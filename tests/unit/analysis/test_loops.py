@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kernel_monitor.analysis import strip
+from kernel_monitor.analysis import switch_strip
 from kernel_monitor.analysis.frames import Frames
 from kernel_monitor.analysis.live_verdict import live_verdict
-from kernel_monitor.analysis.loops import Loop, LoopTimes, beside, of_segments, of_steps
+from kernel_monitor.analysis.loops import Loop, LoopTimes, loops_of_segments, loops_of_steps, secondary
 from kernel_monitor.analysis.session_analysis import analyse
 from kernel_monitor.steps.measured_step import NO_GRADIENTS, WARM_UP
 from kernel_monitor.store import Snapshot
@@ -59,7 +59,7 @@ def epochs(flags: int, *, evaluation: float = 4.0, count: int = 4) -> list[Run]:
     ],
 )
 def test_what_stands_beside_what(loops: list[Loop], aside: set[str]) -> None:
-    assert beside(loops) == aside
+    assert secondary(loops) == aside
 
 
 @pytest.mark.parametrize("flags", [NO_GRADIENTS, 0])
@@ -92,8 +92,8 @@ def test_a_switch_begins_the_segment_it_is_about_whatever_is_evaluated_after_it(
 
 def test_the_loops_of_steps_are_those_of_segments() -> None:
     snapshot = build(96, runs=epochs(NO_GRADIENTS), loaders=NAMES)
-    by_steps = {one.loader: one for one in of_steps(snapshot.steps, 0, 96)}
-    for one in of_segments(analyse(snapshot).segments):
+    by_steps = {one.loader: one for one in loops_of_steps(snapshot.steps, 0, 96)}
+    for one in loops_of_segments(analyse(snapshot).segments):
         other = by_steps[one.loader]
         assert other[1:4] == pytest.approx(one[1:4], abs=0.2)
         assert other.evaluates == one.evaluates
@@ -111,7 +111,7 @@ def test_what_a_switch_changed_is_what_it_changed_of_the_training(evaluation: fl
     asked = 2 * each + 0.1
     events = [switch(asked + 0.1, "torchvision", "dali-cpu", asked=asked)]
     snapshot = build(4 * each, runs=runs, loaders=NAMES, states=[{"backend": "dali-cpu"}, {}], events=events)
-    result = strip(snapshot, snapshot.events, snapshot.loaders)
+    result = switch_strip(snapshot, snapshot.events, snapshot.loaders)
     assert result is not None
     rate = next(row for row in result["rows"] if row["unit"] == "images/s")
     assert (rate["before"], rate["after"]) == pytest.approx((320, 640), rel=0.02)
@@ -123,7 +123,7 @@ def test_two_loaders_of_one_loop_do_not_pause_for_each_other(step: Callable[[int
     snapshot = build(60, runs=runs, loaders=NAMES)
     for loader in NAMES:
         frames = Frames(snapshot)
-        assert frames.window[frames.of(loader)].sum() == pytest.approx(59, abs=1)
+        assert frames.window[frames.delivery_rows(loader)].sum() == pytest.approx(59, abs=1)
 
 
 def taken(kernel: float, while_evaluating: float, evaluation: float = 4.0) -> object:
@@ -212,7 +212,7 @@ def test_the_main_loop_is_known_however_long_the_evaluation_takes() -> None:
         at = int(np.searchsorted(snapshot.steps.rows["end"], end))
         table = replace(snapshot.steps, rows=snapshot.steps.rows[:at])
         loops.add(replace(table, rows=table.rows[table.rows["end"] > loops.since]))
-    assert (loops.main(), set(loops.aside())) == (TRAIN, {VAL})
+    assert (loops.main(), set(loops.secondary_ids())) == (TRAIN, {VAL})
 
 
 def test_the_loop_that_trains_is_the_same_one_for_verdict_and_advice() -> None:

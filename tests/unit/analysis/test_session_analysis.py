@@ -15,7 +15,7 @@ from kernel_monitor.analysis.live_verdict import live_verdict
 from kernel_monitor.analysis.session_analysis import analyse
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.store import Snapshot
-from kernel_monitor.store.steps import StepTable
+from kernel_monitor.store.snapshot import StepTable
 from tests.unit.sessions import Run, build, calibrated, rows_of, switch
 
 PHASES = {"copy": 0.002, "forward": 0.01, "backward": 0.02, "optimizer": 0.003}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kernel_monitor.analysis import analyse, strip
+from kernel_monitor.analysis import analyse, switch_strip
 from kernel_monitor.analysis.switch_comparison import SwitchComparison, comparison
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.runtime import Monitor
@@ -134,7 +134,7 @@ def test_the_training_is_said_and_not_the_short_loop_that_switched_last() -> Non
     assert " own: dali-cpu took over from torchvision" in text
     counts = "(928 images in 2.9 s before, 512 images in 1.6 s after)"
     assert text.endswith(f"but too little was measured to compare {counts}: each side takes 10 steps and 2 s.")
-    shown = strip(snapshot, snapshot.events, snapshot.loaders)
+    shown = switch_strip(snapshot, snapshot.events, snapshot.loaders)
     assert shown is not None
     assert shown["loader"] == "loader-1"
     assert shown["text"].startswith("train: 107 → 160 images/s while it loops, 1.50 × faster (")

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernel_monitor.analysis.results import Segment, Statistic
-from kernel_monitor.analysis.step_times import of_steps, quantiles
+from kernel_monitor.analysis.step_times import quantiles, timings_of_steps
 from kernel_monitor.analysis.verdict import verdict
 from kernel_monitor.steps.measured_step import PHASES
 from tests.unit.loop_simulator import Loop, run, savings
@@ -119,7 +119,7 @@ def see(case: Case, rows: npt.NDArray[Any]) -> tuple[Segment, npt.NDArray[Any]]:
 
 def judge(case: Case, rows: npt.NDArray[Any]) -> str:
     segment, seen = see(case, rows)
-    return verdict(segment, of_steps(seen), gpu=case.loop.device).kind
+    return verdict(segment, timings_of_steps(seen), gpu=case.loop.device).kind
 
 
 def test_no_verdict_is_confidently_wrong_and_few_are_missing() -> None:

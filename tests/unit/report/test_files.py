@@ -10,21 +10,21 @@ from typing import Any
 import pytest
 
 from kernel_monitor.errors import MonitorError, SessionError
-from kernel_monitor.report.client import render_in_process
 from kernel_monitor.report.page import render
 from kernel_monitor.store import Snapshot
+from kernel_monitor.stream.render_process import render_report
 from tests.unit.analysis.test_compare_segments import session
 
 
 def test_a_process_of_its_own_renders_the_same_page() -> None:
     snapshot = session()
     same = re.compile(r'"p\d+"|[0-9a-f-]{36}')
-    assert same.sub("", render_in_process(snapshot)) == same.sub("", render(snapshot))
+    assert same.sub("", render_report(snapshot)) == same.sub("", render(snapshot))
 
 
 def test_rendering_that_takes_too_long_is_an_error() -> None:
     with pytest.raises(MonitorError, match="did not finish within"):
-        render_in_process(session(), timeout=0.01)
+        render_report(session(), timeout=0.01)
 
 
 def test_what_is_no_snapshot_is_refused_in_one_line() -> None:
@@ -36,7 +36,7 @@ def test_what_is_no_snapshot_is_refused_in_one_line() -> None:
 
 
 def test_importing_it_imports_no_bokeh() -> None:
-    code = "import sys, kernel_monitor.report, kernel_monitor.report.client; print('bokeh' in sys.modules)"
+    code = "import sys, kernel_monitor.report, kernel_monitor.stream.render_process; print('bokeh' in sys.modules)"
     done: Any = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 
@@ -46,4 +46,4 @@ def test_a_snapshot_that_cannot_be_read_ends_the_process_that_waits_for_it() -> 
         raise SessionError("the session is damaged")
 
     with pytest.raises(SessionError, match="the session is damaged"):
-        render_in_process(damaged)
+        render_report(damaged)

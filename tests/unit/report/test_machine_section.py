@@ -16,7 +16,7 @@ import pytest
 from kernel_monitor.report.embedded import TABLE_BYTES, binned, capacity, charts_with_data, embed
 from kernel_monitor.report.formats import amount, ranges
 from kernel_monitor.report.page import render, section
-from kernel_monitor.report.subject import Subject
+from kernel_monitor.report.sections import Subject
 from kernel_monitor.store import Snapshot
 from kernel_monitor.store.charts import CHART_IDS, DEFAULT_CHARTS, ONCE_CHARTS, chart_series
 from tests.browser.scenes import GB, machine, run

@@ -19,8 +19,8 @@ from kernel_monitor.analysis.results import Kind
 from kernel_monitor.analysis.switch_comparison import change_rows
 from kernel_monitor.report.findings import by_state, rules
 from kernel_monitor.report.page import FIRST, render
-from kernel_monitor.report.subject import Subject
-from kernel_monitor.report.summary import SAID, Answer, Line, palette, picture, summary
+from kernel_monitor.report.sections import Subject
+from kernel_monitor.report.summary import IN_ANSWERS, Answer, Line, palette, picture, summary
 from kernel_monitor.store import LoaderInfo, Snapshot
 from tests.unit.analysis.test_compare_segments import session, state
 from tests.unit.pages import Page
@@ -75,7 +75,7 @@ def test_the_three_answers_have_the_figures_of_the_comparison() -> None:
     assert brought.text == f"{text}: {figure(before.rate)} → {figure(after.rate)} images/s"
     said = words(snapshot)
     for row in change_rows(before, after):
-        if row["label"] in SAID:
+        if row["label"] in IN_ANSWERS:
             continue
         assert f"{row['label']} {figure(row['before'] or 0.0)} → {figure(row['after'] or 0.0)}" in said
     for answer in found.values():

@@ -74,7 +74,7 @@ def test_a_switch_of_minutes_ago_is_not_forgotten(monkeypatch: pytest.MonkeyPatc
     said = one.judge(200.0, states)
     assert said is not None
     assert said["advice"].startswith("Keep torchvision: dali-cpu ran 1.60 × slower than torchvision in this loop.")
-    monkeypatch.setattr(judging, "pairs", lambda *_args: pytest.fail("it was looked at before"))
+    monkeypatch.setattr(judging, "switch_pairs", lambda *_args: pytest.fail("it was looked at before"))
     assert one.judge(200.0, states) == said
 
 

@@ -12,7 +12,7 @@ import pytest
 from kernel_monitor.errors import SessionError
 from kernel_monitor.steps.measured_step import ON_DEVICE, Step
 from kernel_monitor.store import STEP, Snapshot, StepLog, StepTable, Store
-from kernel_monitor.store.steps import MOST
+from kernel_monitor.store.snapshot import MOST
 
 
 def steps(first: int, count: int, every: float = 0.1) -> list[Step]:

@@ -17,7 +17,7 @@ from kernel_monitor.errors import MonitorError
 from kernel_monitor.runtime import Monitor
 from kernel_monitor.steps import watch_loader
 from kernel_monitor.store import Schema, Store
-from kernel_monitor.store.charts import Kind, filled, shape
+from kernel_monitor.store.charts import Kind, document_shape, fill_document
 from kernel_monitor.stream import chart_documents
 from kernel_monitor.stream.chart_documents import Documents, key_of
 from kernel_monitor.stream.render_process import run_module
@@ -64,7 +64,7 @@ def count(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_sessions_of_one_machine_share_a_shape() -> None:
     one, other = schema("train"), schema("valid", first=7, origin=5.0, interval=1.0)
     assert one != other
-    assert shape(one) == shape(other)
+    assert document_shape(one) == document_shape(other)
 
 
 @pytest.mark.parametrize(
@@ -79,15 +79,15 @@ def test_sessions_of_one_machine_share_a_shape() -> None:
     ],
 )
 def test_what_is_drawn_otherwise_has_another_shape(other: Schema) -> None:
-    assert key_of(shape(other), "live") != key_of(shape(schema("a")), "live")
+    assert key_of(document_shape(other), "live") != key_of(document_shape(schema("a")), "live")
 
 
 def test_each_kind_of_page_has_a_document_of_its_own() -> None:
-    assert len({key_of(shape(schema("a")), kind) for kind in get_args(Kind)}) == 3
+    assert len({key_of(document_shape(schema("a")), kind) for kind in get_args(Kind)}) == 3
 
 
 def test_a_gpu_that_is_called_like_a_placeholder_keeps_its_name() -> None:
-    assert filled(b'"kmloader7namekmend"', schema("train")) == b'"kmloader7namekmend"'
+    assert fill_document(b'"kmloader7namekmend"', schema("train")) == b'"kmloader7namekmend"'
 
 
 @pytest.mark.parametrize("kind", ["live", "recorded", "report"])
@@ -241,4 +241,4 @@ def test_what_was_expected_amiss_is_put_right_by_the_sampler(known: dict[str, An
 
 def test_filled_leaves_everything_else_alone() -> None:
     text = json.dumps({"a": "kmloader", "b": "kmloader0id", "c": "\\"}).encode()
-    assert filled(text, schema("train")) == text
+    assert fill_document(text, schema("train")) == text

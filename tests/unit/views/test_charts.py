@@ -18,11 +18,11 @@ from kernel_monitor.store.charts import (
     CHART_IDS,
     CHARTS,
     DEFAULT_CHARTS,
-    available,
     chart_ids,
     chart_series,
+    chart_states,
     missing_reason,
-    shown_series,
+    page_series,
 )
 from kernel_monitor.store.schema import Series, loader_series, nodes_series, ranks_series
 from kernel_monitor.views import CHARTS as DRAWN
@@ -77,7 +77,7 @@ def test_a_chart_draws_exactly_the_series_of_its_patterns(chart: str) -> None:
 @pytest.mark.parametrize("chart", CHART_IDS)
 def test_a_page_that_is_sent_only_the_shown_series_draws_the_same(chart: str) -> None:
     schema = everything()
-    sent = schema.restricted(set(shown_series(schema, [chart])))
+    sent = schema.restricted(set(page_series(schema, [chart])))
     assert drawn(sent, chart) == drawn(schema, chart)
 
 
@@ -87,7 +87,7 @@ def test_a_chart_without_its_series_draws_none_and_has_a_reason(chart: str) -> N
     gone = set(chart_series(schema, chart))
     lacking = schema.restricted([name for name in schema.names if name not in gone])
     assert drawn(lacking, chart) == set()
-    (entry,) = [one for one in available(lacking) if one["id"] == chart]
+    (entry,) = [one for one in chart_states(lacking) if one["id"] == chart]
     assert entry == {
         "id": chart,
         "title": entry["title"],
@@ -112,13 +112,13 @@ def test_the_line_of_a_switch_is_over_everything_and_cut_at_the_frame(chart: str
 
 def test_what_a_page_is_always_sent() -> None:
     schema = everything()
-    sent = shown_series(schema, [])
+    sent = page_series(schema, [])
     assert sent == tuple(name for name in schema.names if name in sent)
     assert {"sample/interval", "memory/used", "memory/available", "gpu/1/memory_used", "loader/loader-2/step"} <= set(
         sent
     )
     assert not {"cpu/0/busy", "gpu/0/power", "new/thing", *MIG} & set(sent)
-    assert {"cpu/3/busy"} == set(shown_series(schema, ["cpu"])) - set(shown_series(schema, [])) - {
+    assert {"cpu/3/busy"} == set(page_series(schema, ["cpu"])) - set(page_series(schema, [])) - {
         f"cpu/{core}/busy" for core in range(3)
     }
 
@@ -145,7 +145,7 @@ def test_the_reasons_are_those_of_who_knows() -> None:
     assert missing_reason(host, "io") == "no /proc/diskstats"
     assert missing_reason(host, "gpu-bus") == "NVML Shared Library Not Found"
     assert missing_reason(host, "images").startswith("no loader yet")
-    assert [one["id"] for one in available(host) if one["available"]] == ["cpu", "processes", "memory"]
+    assert [one["id"] for one in chart_states(host) if one["available"]] == ["cpu", "processes", "memory"]
 
 
 def test_it_costs_the_kernel_no_bokeh() -> None:

@@ -16,11 +16,11 @@ from kernel_monitor import node_sources
 from kernel_monitor.node_sources import Node, NodeTable
 from kernel_monitor.report.page import render, section
 from kernel_monitor.report.privacy import clean
-from kernel_monitor.report.subject import Subject
+from kernel_monitor.report.sections import Subject
 from kernel_monitor.runtime import Monitor
 from kernel_monitor.runtime.node_tracker import NodeTracker
 from kernel_monitor.store import Schema, Snapshot
-from kernel_monitor.store.charts import filled, shape
+from kernel_monitor.store.charts import document_shape, fill_document
 from kernel_monitor.views import document, layout
 from tests.browser.scenes import machine, run
 from tests.unit.pages import Page
@@ -109,11 +109,11 @@ def test_a_document_of_the_shape_is_filled_as_if_it_had_been_made_for_these_mach
         Node("node-7", "kmnode0idkmend", cores), Node("n", "b", cores),
         Node("y", "x", cores, alive=False, reason="?"), charts=charts,
     )  # fmt: skip
-    assert shape(one) == shape(other)
-    made = json.dumps(document(shape(one)), separators=(",", ":")).encode()
+    assert document_shape(one) == document_shape(other)
+    made = json.dumps(document(document_shape(one)), separators=(",", ":")).encode()
     for wanted in (one, other):
         plain = replace(wanted, version=0, interval=1.0, origin=0.0, capacity=1)
-        again, got = document(plain), json.loads(filled(made, wanted))
+        again, got = document(plain), json.loads(fill_document(made, wanted))
         assert numbered(got["doc"]["roots"]) == numbered(again["doc"]["roots"])
         assert sorted(got["lines"]) == again["lines"]
 
@@ -121,12 +121,13 @@ def test_a_document_of_the_shape_is_filled_as_if_it_had_been_made_for_these_mach
 def test_what_is_drawn_otherwise_has_another_shape() -> None:
     of = Node("node-1", "rack-a", (0, 1))
     shapes = [
-        shape(schema(*nodes)) for nodes in ([], [of], [of, of], [replace(of, cores=(0,))], [replace(of, alive=False)])
+        document_shape(schema(*nodes))
+        for nodes in ([], [of], [of, of], [replace(of, cores=(0,))], [replace(of, alive=False)])
     ]
     assert all(one != other for k, one in enumerate(shapes) for other in shapes[:k])
     with_node, without = schema(of), schema()
     hidden = with_node.restricted(set(without.names))
-    assert shape(hidden) == shape(without), "no chart shows it"
+    assert document_shape(hidden) == document_shape(without), "no chart shows it"
 
 
 # -- reports ----------------------------------------------------------------------------------------------------------
@@ -168,7 +169,7 @@ def test_a_live_export_names_machines_only_where_that_is_allowed(monkeypatch: py
     monkeypatch.setattr(node_sources, "_pseudonyms", {})
     monkeypatch.setattr("kernel_monitor.runtime.node_tracker.REFRESH_S", 0.0)
     sent: list[Snapshot] = []
-    monkeypatch.setattr("kernel_monitor.runtime.export.render_in_process", sent.append)
+    monkeypatch.setattr("kernel_monitor.runtime.export.render_report", sent.append)
     one = Monitor()
     table = NodeTable()
     node = table.add("0123abcd", "rack-a", [0], "10.0.0.5")

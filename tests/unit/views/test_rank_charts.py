@@ -11,7 +11,7 @@ from bokeh.models import ColumnDataSource, Grid
 from kernel_monitor.rank import Rank
 from kernel_monitor.report.privacy import clean, with_pseudonyms
 from kernel_monitor.store import Schema, Store
-from kernel_monitor.store.charts import filled, shape
+from kernel_monitor.store.charts import document_shape, fill_document
 from kernel_monitor.store.schema import ranks_series
 from kernel_monitor.views import document, layout
 from tests.browser.scenes import machine
@@ -35,7 +35,9 @@ def hatched(of: Schema) -> int:
 
 def shown(of: Schema) -> str:
     """The document as pages get it: made of the shape, filled for the session."""
-    return json.dumps(json.loads(filled(json.dumps(document(shape(of))).encode(), of)), ensure_ascii=False)
+    return json.dumps(
+        json.loads(fill_document(json.dumps(document(document_shape(of))).encode(), of)), ensure_ascii=False
+    )
 
 
 def test_the_first_rank_is_the_highest_row_and_steps_have_a_scale_of_their_own() -> None:
@@ -68,7 +70,7 @@ def test_ended_ranks_keep_their_rows_with_the_reason() -> None:
 
 def test_one_document_serves_all_sessions_of_a_shape() -> None:
     one, other = (schema(Rank("1-0", 1, 0, 2), Rank("1-1", 1, 1, 2, host)) for host in ("rack-a", "rack-b"))
-    assert shape(one) == shape(other)
+    assert document_shape(one) == document_shape(other)
     assert "rack-b" in shown(other)
     assert "rack-a" not in shown(other)
 

@@ -1,7 +1,7 @@
 /** The messages between kernel and page; `make protocol` makes them from kernel_monitor/protocol. */
 
 /**
- * What a piece of advice is for or against.
+ * The change that a piece of advice is for or against.
  */
 export interface AdvicePoint {
   readonly about: string;
@@ -118,7 +118,7 @@ export interface Trial {
   readonly problem: string | null;
 }
 /**
- * What a change would save of the step time, or did (negative: longer steps); `action`: an engine, or `loader`.
+ * The share of the step time that a change saves (negative: longer steps); `action`: an engine, or `loader`.
  */
 export interface GainState {
   readonly action: string;
@@ -334,7 +334,7 @@ export interface ExportReply {
   readonly filename: string;
 }
 /**
- * With the kind of the current verdict and the state of the recording.
+ * Figures of a status bar, with the kind of the current verdict and the state of the recording.
  */
 export interface Figures {
   readonly cpu: number | null;
@@ -357,7 +357,7 @@ export interface RecordingState {
   readonly message: string;
 }
 /**
- * The live analysis; a frame has only the fields that changed. `ranks`: sentences on jobs of ranks.
+ * The results of the live analysis; a frame has only the fields that changed. `ranks`: sentences on jobs of ranks.
  *
  * `main`: the id of the loader whose loop trains, where several take turns; None before the first step.
  */
@@ -371,7 +371,7 @@ export interface Findings {
   readonly alone?: AloneState | null;
 }
 /**
- * Where the time of a loader's steps goes; see `analysis.results.Verdict`. `warnings`: sentences of rules.
+ * The verdict on a loader's steps (see `analysis.results.Verdict`). `warnings`: sentences of rules.
  *
  * `over`: its loop has ended, or pauses; the sentence is of all its steps since the last change.
  */
@@ -621,7 +621,7 @@ export interface HistoryReply {
   readonly charts: readonly ChartState[];
 }
 /**
- * The kernel's half: protocol and package version, name of the environment, versions, and state.
+ * The identity of the kernel's half: protocol, package and environment, versions, and state.
  */
 export interface Identity {
   readonly settings: SettingsState;

@@ -10,7 +10,7 @@ import pytest
 
 from kernel_monitor.analysis.rules import RULES, evaluate
 from kernel_monitor.analysis.segments import segments
-from kernel_monitor.analysis.step_times import strongest
+from kernel_monitor.analysis.step_times import strongest_period
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.steps.measured_step import NO_GRADIENTS, PROFILED
 from kernel_monitor.store import Snapshot, Store
@@ -94,7 +94,7 @@ def test_the_published_alternation_is_found() -> None:
 def test_every_period_up_to_eight_is_found_under_noise(steps: int) -> None:
     rng = np.random.default_rng(steps)
     lengths = 0.1 * (1 + 1.0 * (np.arange(400) % steps == 0)) * rng.normal(1, 0.05, 400) + np.linspace(0, 0.05, 400)
-    found = strongest(lengths, np.arange(400))
+    found = strongest_period(lengths, np.arange(400))
     assert found is not None
     assert found.steps == steps
     assert found.explained > 0.9

@@ -1,22 +1,152 @@
-"""Rules on the ranks of a job: one that holds up the others, patterns, uneven shares, and how much each adds."""
+"""Rules on a session as a whole: how the machine was used, where the time went, and the ranks of its jobs."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ...errors import SessionError
 from ...rank import Rank
+from ...store import Snapshot
 from ..frames import Floats, Frames
 from ..job_figures import ranks_by_job, scaling
-from ..results import Advice, Evidence, Finding
+from ..loops import training_segments
+from ..results import Advice, Evidence, Finding, Segment
+from ..segments import segments
 from ..slow_rank import Cause, SlowRank, slow_rank
 from ..step_times import distance, histogram
-from .rule import Check, Parameter, Rule, Session, SignalMissing, plainly, require, span
+from .rule import NO_DELIVERY, Check, Parameter, Rule, Session, SignalMissing, plain_advice, require, span
+
+_SYSTEM = ("cpu", "iowait", "gpu", "gpu_memory", "memory", "received", "sent", "disk")
+
+
+class _RankSegment(NamedTuple):
+    """One rank's newest segment: ms per step and of it the wait for data, and how many steps."""
+
+    number: int
+    step: float
+    wait: float
+    steps: int
+
+
+def imbalance(session: Session, check: Check) -> Finding:
+    world = session.snapshot.facts.get("world_size")
+    if not session.others:
+        more = f" of the {world} ranks" if world and int(world) > 1 else ", and no other was given"
+        raise SignalMissing(f"the other ranks' sessions: this is one{more}")
+    if not session.segments:
+        raise SignalMissing(NO_DELIVERY)
+    ranks = [_rank(session.snapshot, session.segments, 0)]
+    ranks += [_rank(other, segments(other), place) for place, other in enumerate(session.others, start=1)]
+    known = [rank for rank in ranks if rank is not None and rank.steps >= check["least"]]
+    require(f"ranks with {check['least']:g} steps", len(known), 2)
+    mean = sum(rank.step for rank in known) / len(known)
+    slow, fast = max(known, key=lambda rank: rank.wait), min(known, key=lambda rank: rank.wait)
+    late, early = max(known, key=lambda rank: rank.step), min(known, key=lambda rank: rank.step)
+    waits, steps = (slow.wait - fast.wait) / mean, (late.step - early.step) / mean
+    threshold, unit = 100 * check["difference"], "% of the mean step"
+    wait_text = (
+        f"Wait for data per step: {slow.wait:,.1f} ms on rank {slow.number}, {fast.wait:,.1f} ms on rank "
+        f"{fast.number}, of a mean step of {mean:,.1f} ms ({len(known)} ranks)"
+    )
+    step_text = f"Whole step: {late.step:,.1f} ms on rank {late.number}, {early.step:,.1f} ms on rank {early.number}"
+    worst = slow.number if waits >= steps else late.number
+    advised = plain_advice(
+        f"Every step of synchronous training lasts as long as its slowest rank: look at rank {worst} first "
+        "(its machine's cores, its storage, its share of the data)."
+    )
+    return check.finding(
+        max(waits, steps) > check["difference"],
+        advised,
+        Evidence(wait_text, 100 * waits, threshold, unit),
+        Evidence(step_text, 100 * steps, threshold, unit),
+        samples=sum(rank.steps for rank in known),
+        times=len(known),
+    )
+
+
+def _rank(snapshot: Snapshot, made: Sequence[Segment], place: int) -> _RankSegment | None:
+    """Return the newest segment of the loader that delivered most steps; an evaluation does not count."""
+    real = [one for one in training_segments(made) if not one.synthetic and one.steps and math.isfinite(one.wait)]
+    if not real:
+        return None
+    steps: Counter[str] = Counter()
+    for segment in real:
+        steps[segment.loader] += segment.steps
+    loader = steps.most_common(1)[0][0]
+    newest = next(segment for segment in reversed(real) if segment.loader == loader)
+    number = snapshot.facts.get("rank")
+    return _RankSegment(place if number is None else int(number), newest.step, newest.wait, newest.steps)
+
+
+def system(session: Session, check: Check) -> Finding:
+    if not session.segments:
+        raise SignalMissing(NO_DELIVERY)
+    evidence = []
+    for segment in session.segments:
+        spreads = []
+        for found in segment.statistics:
+            factor, unit = (1e6, "MB/s") if found.unit == "B/s" else (1.0, found.unit)
+            p50, p95 = found.values.p50 / factor, found.values.p95 / factor
+            if found.metric in _SYSTEM:
+                spreads.append(f"{found.label} p50 {p50:,.1f}, p95 {p95:,.1f} {unit}")
+        text = f"{segment.key}: " + ("; ".join(spreads) or "nothing was measured")
+        evidence.append(Evidence(text, start=segment.start, end=segment.end))
+    return check.quiet(*evidence, samples=len(session.frames.time))
+
+
+def framework(session: Session, check: Check) -> Finding:
+    timed = [segment for segment in session.segments if segment.step > 0]
+    if not timed:
+        raise SignalMissing(NO_DELIVERY)
+    evidence = []
+    for segment in timed:
+        parts = {"wait": segment.wait, **(segment.phases or {"rest": segment.step - segment.wait})}
+        shares = ", ".join(f"{name} {100 * time / segment.step:.0f} %" for name, time in parts.items())
+        words = "" if segment.phases else " (monitor.watch(model, optimizer) measures the parts of the rest)"
+        text = f"{segment.key}: of {segment.step:,.1f} ms a step ({segment.steps:,} steps) {shares}{words}"
+        waits = 100 * segment.wait / segment.step
+        evidence.append(Evidence(text, waits, unit="%", start=segment.start, end=segment.end))
+    return check.quiet(*evidence, samples=sum(segment.steps for segment in timed))
+
+
+_USAGE_RULES = (
+    Rule(
+        "rank-imbalance",
+        "One rank waits longer than another",
+        {
+            "difference": Parameter(0.1, "of the mean step: by more than this waits or steps of two ranks differ"),
+            "least": Parameter(20, "steps that each rank must have"),
+        },
+        "Compares the newest segments of all ranks' sessions. Abstains on one rank's alone.",
+        "This project's.",
+        of_session=imbalance,
+    ),
+    Rule(
+        "system-usage",
+        "How the machine was used",
+        {},
+        "Never fires: medians and 95th percentiles of CPU, I/O wait, GPU, memories, network and disks for each "
+        "segment. All percentiles are in the segments' tables.",
+        "SageMaker Debugger's OverallSystemUsage.",
+        of_session=system,
+    ),
+    Rule(
+        "framework-metrics",
+        "Where the steps' time went",
+        {},
+        "Never fires: the shares of wait, copy, forward, backward, optimizer and other for each segment. Shares of "
+        "operators come with *Profile 10 steps*.",
+        "SageMaker Debugger's OverallFrameworkMetrics.",
+        of_session=framework,
+    ),
+)
+
 
 # ---- Rules on the ranks of a job that a session saw: one of them holds up the others, or their steps follow a
 # pattern.
@@ -67,7 +197,7 @@ def slowest(session: Session, check: Check) -> Finding:
             )
             threshold = 100 * check["difference"]
             evidence.append(Evidence(text, 100 * lost / slow.step, threshold, "% of the step", share, first, last))
-            advised += plainly(ADVICE[slow.cause].format(rank=slow.rank.number))
+            advised += plain_advice(ADVICE[slow.cause].format(rank=slow.rank.number))
     return check.finding(
         bool(evidence), advised, *evidence, samples=sum(windows.values()), times=sum(found.values()) if evidence else 1
     )
@@ -84,7 +214,7 @@ def periods(session: Session, check: Check) -> Finding:
     evidence = [
         Evidence(event["message"], event["steps"], unit="steps", start=event["time"]) for event in seen.values()
     ]
-    advised = plainly(
+    advised = plain_advice(
         "Gradients summed over several batches follow a pattern on purpose; batch shapes that alternate, memory given "
         "back, or synchronisations every few steps do not."
     )
@@ -105,7 +235,7 @@ _SLOW_RANK_RULES = (
         "collective: its own time is the wait for data, copy, forward and optimizer; "
         "without phases only the wait is known to be its own. Its GPU's clock, below the others' of that model, or its "
         "host's full cores are named where they are measured and differ from the others'. A slow link delays all alike "
-        "and is not told. Abstains without two ranks; names none where ranks merely wait for each other.",
+        "and is not named. Abstains without two ranks; names none where ranks merely wait for each other.",
         "This project's.",
         of_session=slowest,
     ),
@@ -113,10 +243,10 @@ _SLOW_RANK_RULES = (
         "rank-step-period",
         "The steps of ranks follow a pattern",
         {},
-        "Fires for each job whose steps were seen to follow a pattern of 2 to 8 steps while it ran: the recording has "
-        "single steps of its own loops only, so it was looked for in the newest 48 to 80 steps of each rank as they "
-        "came, twice in a row, as `step-period` does. Names the phase, and its rank if it is one rank's. Abstains "
-        "without steps of ranks.",
+        "Fires for each job whose steps followed a pattern of 2 to 8 steps. A recording has no single steps of ranks: "
+        "the pattern is searched for while the job runs: in the newest 48 to 80 steps of each rank, as by "
+        "`step-period`, and found twice in a row. Names the phase, and the rank if it is one rank's. Abstains without "
+        "steps of ranks.",
         "This project's, as `step-period`.",
         of_session=periods,
     ),
@@ -142,13 +272,13 @@ def shares(session: Session, check: Check) -> Finding:
             judged += found is not None
             if found is not None and found.value > found.threshold:
                 evidence.append(found)
-                advised += plainly(advice)
+                advised += plain_advice(advice)
     require("jobs with enough steps or readings of GPUs", judged, 1)
     return check.finding(bool(evidence), advised, *evidence, samples=judged, times=max(1, len(evidence)))
 
 
 def _samples(frames: Frames, job: int, ranks: Sequence[Rank], check: Check) -> tuple[Evidence | None, str]:
-    """Samples of each rank while all of them delivered or waited."""
+    """Return samples of each rank while all of them delivered or waited."""
     advice = (
         "Give every rank as many samples: a DistributedSampler pads or drops what does not divide, and a batch of the "
         "same size on each rank makes their steps equally long."
@@ -200,7 +330,7 @@ def _gpus(frames: Frames, job: int, ranks: Sequence[Rank], check: Check) -> tupl
 
 
 def _apart(series: Mapping[int, Floats], number: int, rows: npt.NDArray[np.bool_], seconds: float) -> float:
-    """The distance of one rank's histogram to that of all others together, less what chance makes of it."""
+    """Return the distance of one rank's histogram to that of all others together, less what chance makes of it."""
     own = np.array(histogram(series[number][rows]))
     others = np.array(histogram(np.concatenate([values[rows] for key, values in series.items() if key != number])))
     # A GPU's neighbouring readings are alike: one a second counts. Two shares of n readings each with the probability p
@@ -228,7 +358,7 @@ def efficiency(session: Session, check: Check) -> Finding:
         Evidence(each.sentence.removesuffix("."), 100 * each.efficiency, 100 * check["efficiency"], "%")
         for each in low or found
     ]
-    advised = plainly(
+    advised = plain_advice(
         "Each further rank brings less than the first: look at what all of them share (storage, cores, the network of "
         "the gradients) and at larger batches on each, which average less often."
     )
@@ -268,4 +398,4 @@ _SHARE_RULES = (
 )
 
 
-RULES = (*_SLOW_RANK_RULES, *_SHARE_RULES)
+RULES = (*_USAGE_RULES, *_SLOW_RANK_RULES, *_SHARE_RULES)
