@@ -8,13 +8,14 @@ their newest values, and shows them. `NodeTable` is a source for those who get r
 from __future__ import annotations
 
 import itertools
-import os
 import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
+
+from .os_process import in_forked_children
 
 PARTS = (
     ("network/received", "B/s"),
@@ -191,11 +192,8 @@ class NodeTable:
         return found
 
 
+@in_forked_children
 def _in_child() -> None:
     global _lock  # noqa: PLW0603 - some other thread of the parent may have held it
     _lock = threading.Lock()
     _live.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)

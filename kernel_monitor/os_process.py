@@ -5,12 +5,23 @@ from __future__ import annotations
 import os
 import site
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 
 FORK_SERVER = "km-fork-server"  # name of the process from which workers are forked once DALI runs; 15 bytes at most
 _SAME_S = 0.5  # two processes with the same pid start further apart than this
+
+
+def in_forked_children(call: Callable[[], None]) -> Callable[[], None]:
+    """Have every process that is forked from this one begin with a call, and return the function, as a decorator does.
+
+    Where nothing forks, on Windows, it is never called.
+    """
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=call)
+    return call
 
 
 def start_of(pid: int) -> float | None:

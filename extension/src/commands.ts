@@ -4,22 +4,31 @@ import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/applica
 import { ICommandPalette, Notification } from '@jupyterlab/apputils';
 import { download, type ConnectionState, type KernelSource } from '@kernel-monitor/widgets';
 
-import { canDiagnose, canInspect, canProfile, diagnose, mark, profile } from './diagnosis.js';
+import {
+  BACKENDS,
+  canDiagnose,
+  canInspect,
+  canProfile,
+  canSwitch,
+  diagnose,
+  mark,
+  profile,
+  switchLoader
+} from './loader_commands.js';
 import { chooseRecorded, openRecorded } from './replay.js';
 import { IMonitorSettings } from './settings.js';
 import { IMonitorSidebar } from './sidebar.js';
-import { BACKENDS, canSwitch, switchLoader } from './loader_switch.js';
 
 const CATEGORY = 'Kernel monitor';
 const NO_ARGUMENTS = { args: { type: 'object', properties: {} } } as const;
-/** How long a sidebar that was just opened may wait for its kernel's reply, in ms. */
+/** The time for which a sidebar that was just opened may wait for its kernel's reply, in ms. */
 const SETTLE_MS = 15_000;
 
 interface Command {
   readonly label: string;
   readonly caption: string;
   readonly action: (source: KernelSource) => Promise<void> | void;
-  /** Whether it can do something now; a kernel that was not asked yet counts as able. */
+  /** Returns whether it can do something now; a kernel that was not asked yet counts as able. */
   readonly enabled?: (source: KernelSource) => boolean;
   readonly visible?: (source: KernelSource) => boolean;
 }
@@ -153,26 +162,26 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
     }
 
     // The palette reads what is enabled and visible only when it is notified.
-    let heard = '';
+    let notified = '';
     let unlisten = (): void => undefined;
     const listen = (): void => {
       unlisten();
       const { source } = sidebar;
-      const look = (): void => {
+      const notify = (): void => {
         const now = [
           source?.connection.state,
           source && canInspect(source),
           source?.loaders.length,
           ...BACKENDS.map(backend => source && canSwitch(source, backend))
         ].join();
-        if (now !== heard) {
-          heard = now;
+        if (now !== notified) {
+          notified = now;
           commands.notifyCommandChanged();
         }
       };
-      const stop = [source?.connectionChanged.on(look), source?.changed.on(look)];
+      const stop = [source?.connectionChanged.on(notify), source?.changed.on(notify)];
       unlisten = () => stop.forEach(end => end?.());
-      look();
+      notify();
     };
     sidebar.changed.connect(listen);
     settings.changed.connect(() => {

@@ -1,7 +1,7 @@
 /** Load `kernel_monitor` into a kernel that never did, in the middle of a running cell where the kernel can. */
 
 import { Kernel, KernelMessage } from '@jupyterlab/services';
-import { uuid } from '@kernel-monitor/widgets';
+import { controlMessage } from '@kernel-monitor/widgets';
 
 import { untrack } from './untracked.js';
 
@@ -11,45 +11,45 @@ const SUBSHELLS = 'kernel subshells';
 const ANSWER_MS = 10_000;
 
 /** `kernel_monitor` is not in the kernel's environment; the message says how to get it there. */
-export class NotInstalled extends Error {
+class NotInstalled extends Error {
   override name = 'NotInstalled';
 }
 
 /** Loading failed in the kernel. */
-export class LoadFailed extends Error {
+class LoadFailed extends Error {
   override name = 'LoadFailed';
 }
 
 type Reply = KernelMessage.IExecuteReplyMsg['content'];
 
 /**
- * @param say - Takes the sentence to show while loading lasts.
+ * @param show - Takes the sentence to show while loading lasts.
  * @throws NotInstalled, LoadFailed; an Error when the kernel goes away meanwhile.
  */
 export async function load(
   kernel: Kernel.IKernelConnection,
-  say: (text: string) => void
+  show: (text: string) => void
 ): Promise<void> {
   let subshell: string | null = null;
-  let track = (): void => undefined;
+  let trackAgain = (): void => undefined;
   try {
     if (kernel.status !== 'idle') {
       if (await supportsSubshells(kernel)) {
-        say('loading kernel_monitor beside the running cell…');
-        track = untrack('execute_request');
+        show('loading kernel_monitor beside the running cell…');
+        trackAgain = untrack('execute_request');
         subshell = await createSubshell(kernel);
       } else {
-        say(
+        show(
           'waiting for the running cell: this kernel runs one thing at a time (ipykernel 7 would not have to wait)'
         );
       }
     } else {
-      say('loading kernel_monitor…');
+      show('loading kernel_monitor…');
     }
     const reply = await run(kernel, subshell);
     if (reply.status === 'error') {
       throw reply.ename === 'ModuleNotFoundError' && reply.evalue.includes("'kernel_monitor'")
-        ? new NotInstalled(await installWords(kernel, subshell))
+        ? new NotInstalled(await installInstructions(kernel, subshell))
         : new LoadFailed(`kernel_monitor could not be loaded: ${reply.ename}: ${reply.evalue}`);
     }
   } finally {
@@ -57,11 +57,11 @@ export async function load(
       await deleteSubshell(kernel, subshell);
     }
     // Only after the connection has dealt with the last *Idle* that was not to be shown.
-    setTimeout(track);
+    setTimeout(trackAgain);
   }
 }
 
-/** Whether code can run beside a busy main shell. Asked on the control channel: the shell would answer too late. */
+/** Return whether code can run beside a busy main shell. Asked on the control channel: the shell would answer too late. */
 async function supportsSubshells(kernel: Kernel.IKernelConnection): Promise<boolean> {
   const features = (await ask(kernel, 'kernel_info_request')).supported_features;
   return Array.isArray(features) && features.includes(SUBSHELLS);
@@ -146,8 +146,8 @@ async function execute(
   }
 }
 
-/** How to install, for this very kernel: its interpreter is asked for without touching the user's names. */
-async function installWords(
+/** Return how to install into this very kernel's environment; the user's names are not touched. */
+async function installInstructions(
   kernel: Kernel.IKernelConnection,
   subshell: string | null
 ): Promise<string> {
@@ -163,39 +163,24 @@ async function installWords(
 }
 
 /**
- * Ask on the control channel. By hand, because JupyterLab's own methods refuse until the main shell has sent the
- * kernel's `kernel_info`, which after a page's reload is when the running cell ends.
+ * Ask on the control channel. JupyterLab's own methods refuse until the main shell has sent the kernel's
+ * `kernel_info`, which after a page's reload is when the running cell ends.
  */
 async function ask(
   kernel: Kernel.IKernelConnection,
   type: string,
   content: Record<string, unknown> = {}
 ): Promise<Record<string, unknown>> {
-  const message = {
-    header: {
-      msg_id: uuid(),
-      msg_type: type,
-      session: kernel.clientId,
-      username: kernel.username,
-      date: new Date().toISOString(),
-      version: '5.3'
-    },
-    parent_header: {},
-    metadata: {},
-    content,
-    channel: 'control',
-    buffers: []
-  };
   let timer: ReturnType<typeof setTimeout> | undefined;
-  const late = new Promise<never>((_, reject) => {
+  const timeout = new Promise<never>((_, reject) => {
     timer = setTimeout(() => {
       reject(new LoadFailed(`The kernel did not answer “${type}” within ${ANSWER_MS / 1000} s.`));
     }, ANSWER_MS);
   });
   try {
     const reply = await Promise.race([
-      kernel.sendControlMessage(message as never, true, true).done,
-      late
+      kernel.sendControlMessage(controlMessage(kernel, type, content) as never, true, true).done,
+      timeout
     ]);
     return reply.content as Record<string, unknown>;
   } finally {

@@ -48,12 +48,12 @@ class GlanceItem extends Widget {
     });
     this.node.append(this._button);
     sidebar.changed.connect(this.follow, this);
-    settings.changed.connect(this.look, this);
-    document.addEventListener('visibilitychange', this.onVisibility);
+    settings.changed.connect(this.updateVisibility, this);
+    document.addEventListener('visibilitychange', this.updateVisibility);
     this.follow();
   }
 
-  /** Whether there is something to show. */
+  /** True if there is something to show. */
   get isShown(): boolean {
     return this._isShown;
   }
@@ -64,7 +64,7 @@ class GlanceItem extends Widget {
 
   override dispose(): void {
     if (!this.isDisposed) {
-      document.removeEventListener('visibilitychange', this.onVisibility);
+      document.removeEventListener('visibilitychange', this.updateVisibility);
       this._source?.dispose();
       Signal.clearData(this);
       super.dispose();
@@ -82,18 +82,14 @@ class GlanceItem extends Widget {
       });
       this._kernel = kernel;
     }
-    this.look();
+    this.updateVisibility();
     this.display();
   }
 
-  private readonly onVisibility = (): void => {
-    this.look();
-  };
-
-  private look(): void {
+  private readonly updateVisibility = (): void => {
     this._source?.setVisible(this.settings.statusBar && !document.hidden);
     this.display();
-  }
+  };
 
   private display(): void {
     const { state, glance } = this._source ?? { state: 'none', glance: null };

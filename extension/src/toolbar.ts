@@ -10,8 +10,7 @@ import { type Message, MessageLoop } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
 
 import { monitorIcon } from './icon.js';
-import { KernelFollower } from './kernels.js';
-import { isNotebook, type NotebookWidget } from './notebooks.js';
+import { isNotebook, KernelFollower, type NotebookWidget } from './notebooks.js';
 import { IMonitorSidebar } from './sidebar.js';
 
 const NAME = 'kernel-monitor';
@@ -60,8 +59,8 @@ class NotebookButton implements IDisposable {
     }
     this._follower = new KernelFollower(panel.sessionContext);
     this._follower.changed.connect(this.follow, this);
-    sidebar.changed.connect(this.meet, this);
-    document.addEventListener('visibilitychange', this.look);
+    sidebar.changed.connect(this.revealIfAsked, this);
+    document.addEventListener('visibilitychange', this.updateVisibility);
     MessageLoop.installMessageHook(panel, this.onMessage);
     this.follow();
   }
@@ -75,8 +74,8 @@ class NotebookButton implements IDisposable {
       return;
     }
     MessageLoop.removeMessageHook(this.panel, this.onMessage);
-    document.removeEventListener('visibilitychange', this.look);
-    this.sidebar.changed.disconnect(this.meet, this);
+    document.removeEventListener('visibilitychange', this.updateVisibility);
+    this.sidebar.changed.disconnect(this.revealIfAsked, this);
     this._follower.dispose();
     this._source?.dispose();
     this._item.dispose();
@@ -93,17 +92,17 @@ class NotebookButton implements IDisposable {
     this._source?.sidebarAsked.on(() => {
       this._source?.answerSidebar();
       this._isAsked = true;
-      this.meet();
+      this.revealIfAsked();
     });
     this._isAsked = false;
     this._item.setHidden(kernel === null);
-    this.meet();
-    this.look();
+    this.revealIfAsked();
+    this.updateVisibility();
     this.display();
   }
 
-  /** The sidebar shows another kernel: it may be this one. */
-  private meet(): void {
+  /** Open the sidebar if a cell of this notebook asked for it, and it shows this kernel. */
+  private revealIfAsked(): void {
     const { kernel } = this._follower;
     const isMine = kernel !== null && this.sidebar.kernel === kernel;
     if (isMine && this._isAsked) {
@@ -114,12 +113,12 @@ class NotebookButton implements IDisposable {
 
   private readonly onMessage = (_: unknown, message: Message): boolean => {
     if (MOVES.includes(message.type)) {
-      queueMicrotask(this.look); // once the panel has taken the message
+      queueMicrotask(this.updateVisibility); // once the panel has taken the message
     }
     return true;
   };
 
-  private readonly look = (): void => {
+  private readonly updateVisibility = (): void => {
     this._source?.setVisible(this.panel.isVisible && !document.hidden);
   };
 

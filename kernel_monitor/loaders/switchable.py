@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -17,6 +16,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from ..errors import MonitorError, NotSwitchable
+from ..os_process import in_forked_children
 from ..steps.watched_loader import WatchedLoader
 from ..text import cause, given
 from . import events
@@ -145,16 +145,13 @@ def live() -> list[SwitchableLoader]:
         return list(_live.values())
 
 
+@in_forked_children
 def _in_child() -> None:
     global _lock  # noqa: PLW0603 - a lock is replaced, not a value
     _lock = threading.Lock()  # some other thread of the parent may have held it
     _inherited.extend(_live.values())
     _live.clear()
     events.forget()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
 
 
 def _known(loader: Any, name: str | None) -> SwitchableLoader | None:

@@ -16,7 +16,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..os_process import is_alive
+from ..os_process import in_forked_children, is_alive
 from . import identity, session_files
 from .frame_fields import MOST_STEPS
 from .host_sampler import HostSampler
@@ -287,6 +287,7 @@ def _joined(folder: str) -> RankClient | None:
     return client
 
 
+@in_forked_children
 def _in_child() -> None:
     global _lock  # noqa: PLW0603 - some other thread of the parent may have held it
     _lock = threading.Lock()
@@ -294,7 +295,3 @@ def _in_child() -> None:
         atexit.unregister(_Own.client.stop)
         _Own.forgotten.append(_Own.client)
     _Own.client = _Own.tried = _Own.offered = None
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -78,11 +78,11 @@ def render(snapshot: Snapshot, analysis: Analysis | None = None) -> str:
     session, bin_s = embed(snapshot, 1000 * where.utcoffset(None).total_seconds())
     bokeh = _read(chart_documents.path())
     script = _read(_STATIC / "report.js")
-    return fill(
+    return fill_page(
         "page",
-        policy=policy([bokeh, script]),
+        [_STATIC / "report.css", STYLE],
+        [bokeh, script],
         version=str(snapshot.facts.get("versions", {}).get("kernel-monitor", "")),
-        style=_code(_read(_STATIC / "report.css") + _read(STYLE)),
         summary=section(subject, "summary"),
         verdict=section(subject, "verdict"),
         sections=parts,
@@ -115,7 +115,27 @@ def compile_templates() -> None:
 
 
 def fill(template: str, **context: Any) -> Markup:
+    """Return a template with what it shows, by the template's name."""
     return Markup(environment().get_template(f"{template}.html").render(context))  # noqa: S704 - it escapes all it holds
+
+
+def fill_page(
+    template: str, styles: Sequence[Path], scripts: Sequence[str] = (), folder: Path | None = None, **context: Any
+) -> str:
+    """Return a page that extends `base.html`: one file that asks nothing of the network.
+
+    Args:
+        template: its name.
+        styles: its style sheets, in their order.
+        scripts: the only scripts that its policy lets run; the template places them.
+        folder: where it is if not among the report's templates, which it may use all the same.
+        context: what it shows; among it the `title`, and the `version` of the package that measured.
+    """
+    templates = environment()
+    if folder is not None:
+        templates = templates.overlay(loader=FileSystemLoader([folder, TEMPLATES]))
+    style = _code("".join(map(_read, styles)))
+    return templates.get_template(f"{template}.html").render(policy=policy(scripts), style=style, **context)
 
 
 def section(subject: Subject, key: str) -> Markup | None:
@@ -133,16 +153,15 @@ def section(subject: Subject, key: str) -> Markup | None:
         return fill("failed", key=key, name=name, reason=f"{type(error).__name__}: {error}")
 
 
-def policy(scripts: list[str]) -> str:
-    """A Content-Security-Policy under which exactly these inline scripts run and nothing is fetched."""
-    hashes = " ".join(
-        f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" for script in scripts
-    )
-    # Bokeh writes style elements and attributes, and its cursors and tool icons are data addresses.
-    return (
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
+def policy(scripts: Sequence[str]) -> str:
+    """Return a Content-Security-Policy under which exactly these inline scripts run and nothing is fetched."""
+    allowed = ["default-src 'none'", "style-src 'unsafe-inline'", "base-uri 'none'", "form-action 'none'"]
+    if scripts:
+        digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
+        allowed.append(" ".join(["script-src", *(f"'sha256-{digest}'" for digest in digests)]))
+        # Bokeh writes style elements and attributes, and its cursors and tool icons are data addresses.
+        allowed.append("img-src data:")
+    return "; ".join(allowed)
 
 
 def _read(path: Path) -> str:

@@ -14,6 +14,7 @@ from ..diagnosis.diagnose_command import DiagnoseCommand, Diagnosis
 from ..diagnosis.diagnosis_run import DiagnosisContext
 from ..errors import MonitorError, SessionError
 from ..integrations import ray_cluster
+from ..os_process import in_forked_children
 from ..profiler.profile_command import PATIENCE_S, Profile, ProfileCommand
 from ..profiler.profile_run import ProfileContext
 from ..recorded import Opened, RecordedSession
@@ -94,8 +95,7 @@ class Monitor:
         self._news: str | None = None
         self._began = 0.0
         self._configure_store()
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._forget_in_child)
+        in_forked_children(self._forget_in_child)
 
     def start(
         self,

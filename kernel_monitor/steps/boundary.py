@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..os_process import in_forked_children
+
 # ---- Calls between two steps of a loop, on the loop's own thread.
 
 
@@ -80,14 +82,11 @@ def _cancel(entry: tuple[str | None, Call]) -> None:
         waiting = tuple(kept for kept in waiting if kept is not entry)
 
 
+@in_forked_children
 def _in_child() -> None:
     global _lock, waiting  # noqa: PLW0603 - a forked child makes no calls
     _lock = threading.Lock()
     waiting = ()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
 
 
 # ---- Calls on the main thread, between two of its Python instructions.

@@ -7,7 +7,6 @@ not while it captures a CUDA graph, which a query would invalidate.
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from collections.abc import Callable
@@ -15,6 +14,8 @@ from functools import partial
 from time import monotonic
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
+
+from ..os_process import in_forked_children
 
 # ---- The present phase of a thread, and the time that it spent in each, by the host's clock.
 
@@ -150,15 +151,12 @@ def thread_phases() -> _ThreadPhases:
     return _local.phases
 
 
+@in_forked_children
 def _in_child() -> None:
     global _local  # noqa: PLW0603 - a loader's worker starts without phases
     _local = _Local()
     watched_models.count = 0
     watched_models.generation += 1
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
 
 
 # ---- CUDA events between the phases, read once the stream has passed them.

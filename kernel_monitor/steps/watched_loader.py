@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import sys
 import threading
 import weakref
@@ -13,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from ..errors import MonitorError
+from ..os_process import in_forked_children
 from ..text import given
 from . import phase_times
 from .measured_step import PHASES
@@ -154,14 +154,11 @@ def _counts(epoch: Epoch) -> EpochCounts:
     }
 
 
+@in_forked_children
 def _in_child() -> None:
     global _lock  # noqa: PLW0603 - another thread of the parent may have held it
     _lock = threading.Lock()
     _live.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
 
 
 # ---- Watched iterables: they yield the same batches, and their steps are measured.

@@ -7,14 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import FileSystemLoader
-from markupsafe import Markup
-
 from ..analysis.results import plain
 from ..analysis.segments import REPLAYS
 from ..output import write
 from ..report.formats import count, moment, money, number, percent, plural, zone
-from ..report.page import STYLE, TEMPLATES, environment
+from ..report.page import STYLE, fill_page
 from ..report.privacy import cleaned
 from .presets import PRESETS, PUBLISHED
 from .sweep_file import PAGE
@@ -150,7 +147,6 @@ def predicted(cell: Cell) -> str:
 # ---- The page of a sweep: one HTML file without a script, which asks nothing of the network.
 
 HERE = Path(__file__).parent
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 _OWN_TITLE = "A sweep of your own loop"
 
 
@@ -164,10 +160,11 @@ def render(content: dict[str, Any], price: float | None = None, currency: str = 
     content = cleaned(content)
     grid = content["grid"]
     found = cells(content, price)
-    templates = environment().overlay(loader=FileSystemLoader([HERE / "templates", TEMPLATES]))
-    return templates.get_template("sweep.html").render(
-        policy=_POLICY,
-        style=Markup(STYLE.read_text("utf-8") + (HERE / "sweep.css").read_text("utf-8")),  # noqa: S704 - our own
+    return fill_page(
+        "sweep",
+        [STYLE, HERE / "sweep.css"],
+        folder=HERE / "templates",
+        version=content["versions"]["kernel-monitor"],
         title=PRESETS.get(grid["preset"], _OWN_TITLE),
         grid=grid,
         began=moment(content["began"], zone(content["began"])),

@@ -117,6 +117,7 @@ def test_the_wheel_holds_what_it_should_and_no_more(wheel: Path) -> None:
         "kernel_monitor/static/widget.css",
         "kernel_monitor/static/report.js",
         "kernel_monitor/static/report.css",
+        "kernel_monitor/report/templates/base.html",
         "kernel_monitor/report/templates/page.html",
         "kernel_monitor/labextension/package.json",
         f"{data}/package.json",

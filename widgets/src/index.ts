@@ -1,20 +1,22 @@
-/** What the sidebar (or any other host) needs to show the dashboard. */
+/** The names that the sidebar (or any other host) needs to show the dashboard. */
 
 export type { StreamStats } from './stream/accounts.js';
-export { onCellDashboard } from './page/cell.js';
-export { uuid, type KernelLike } from './stream/channel.js';
+export { controlMessage, type KernelLike } from './stream/channel.js';
 export type { ChartDocument } from './stream/commands.js';
 export type { Connection, ConnectionState } from './stream/connection.js';
-export { mountDashboard, type DashboardOptions, type MountedDashboard } from './page/dashboard.js';
+export {
+  mountDashboard,
+  onCellDashboard,
+  type DashboardOptions,
+  type MountedDashboard
+} from './page/dashboard.js';
 export { download } from './page/dom.js';
 export type { DashboardElement, MonitorHandle } from './page/handle.js';
 export { REQUEST, type Figures } from './stream/protocol.js';
-export { glanceParts, type GlancePart } from './stream/glance.js';
-export { GlanceSource, type GlanceState } from './stream/glance_source.js';
+export { glanceParts, GlanceSource, type GlancePart, type GlanceState } from './stream/glance.js';
 export { KernelSource, type KernelSourceOptions } from './stream/kernel_source.js';
 export { recordingText } from './page/recording.js';
 export { RecordedSource, type RecordedPlace } from './stream/recorded_source.js';
 export { entryText, moment, type Recorded, type SessionEntry } from './stream/sessions.js';
-export type { ChartChoice, Changes, Recording, Settings } from './stream/settings.js';
 export type { MonitorSource } from './stream/source.js';
 export * from './stream/page_messages.js';

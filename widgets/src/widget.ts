@@ -1,8 +1,7 @@
 /** The anywidget entry: the dashboard in the output of a cell (its Python half: kernel_monitor/widgets.py). */
 
-import { announceCellDashboard } from './page/cell.js';
 import type { KernelLike, SignalLike } from './stream/channel.js';
-import { mountDashboard } from './page/dashboard.js';
+import { announceCellDashboard, mountDashboard } from './page/dashboard.js';
 import { element } from './page/dom.js';
 import { KernelSource } from './stream/kernel_source.js';
 import { RecordedSource } from './stream/recorded_source.js';
@@ -71,7 +70,7 @@ function render({ model, el }: Context): () => void {
   };
 }
 
-/** Where a widget has no kernel connection: what cannot be done here, and what can. */
+/** The sentence for a widget without a kernel connection: what cannot be done here, and what can. */
 function nothing(hasSession: boolean): HTMLElement {
   const text = hasSession
     ? 'This notebook has no kernel now. When it has one again, %monitor shows the dashboard.'

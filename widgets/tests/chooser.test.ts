@@ -2,7 +2,7 @@ import { beforeEach, describe, expect, it, vi } from 'vitest';
 
 import { Chooser } from '../src/page/chooser.js';
 import { recordingText, RecordingView } from '../src/page/recording.js';
-import type { ChartChoice, Changes, Settings } from '../src/stream/settings.js';
+import type { ChartChoice, Changes, Settings } from '../src/stream/page_messages.js';
 import { WindowChooser } from '../src/charts/windows.js';
 
 const SETTINGS: Settings = {

@@ -19,7 +19,7 @@ function mount(change: (source: FakeSource) => void = () => undefined): void {
   change(source);
   controls = new Controls(source, {
     onWindow: seconds => windows.push(seconds),
-    onAsk: () => undefined
+    onRequest: () => undefined
   });
   document.body.replaceChildren(controls.el);
 }

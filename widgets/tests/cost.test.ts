@@ -8,7 +8,7 @@ import { costText, Deliveries } from '../src/analysis/cost.js';
 import { money, number, percent } from '../src/analysis/figures.js';
 import { LoaderControl, type LoaderActions } from '../src/loader/loader.js';
 import { faster, gainText } from '../src/analysis/gains.js';
-import type { Changes, Settings } from '../src/stream/settings.js';
+import type { Changes, Settings } from '../src/stream/page_messages.js';
 import { decode } from '../src/stream/message_check.js';
 import { golden, makeRows, makeSchema, range } from './fakes.js';
 

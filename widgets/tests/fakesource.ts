@@ -8,17 +8,20 @@ import type { ChartDocument } from '../src/stream/commands.js';
 import * as words from '../src/stream/connection.js';
 import { Emitter } from '../src/stream/emitter.js';
 import type { Recorded } from '../src/stream/sessions.js';
-import type { ChartChoice, Changes, Recording, Settings } from '../src/stream/settings.js';
-import type { MonitorSource } from '../src/stream/source.js';
-import { decode } from '../src/stream/message_check.js';
 import type {
+  Changes,
+  ChartChoice,
   History,
   Knobs,
   LoaderState,
   MonitorEvent,
+  Recording,
   Rows,
-  Schema
+  Schema,
+  Settings
 } from '../src/stream/page_messages.js';
+import type { MonitorSource } from '../src/stream/source.js';
+import { decode } from '../src/stream/message_check.js';
 import { golden } from './fakes.js';
 
 const state = decode('SubscribeReply', golden('reply-subscribe').content).loaders[0]!;

@@ -1,7 +1,6 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 
-import { glanceParts } from '../src/stream/glance.js';
-import { GlanceSource } from '../src/stream/glance_source.js';
+import { glanceParts, GlanceSource } from '../src/stream/glance.js';
 import { GLANCE, NOTICE, PROTOCOL, type Figures } from '../src/stream/protocol.js';
 import { FakeMonitor, golden } from './fakes.js';
 import { after, soon } from './seen.js';

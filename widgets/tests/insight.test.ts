@@ -48,7 +48,7 @@ function mount(change: (source: FakeSource) => void = () => undefined): void {
   source = new FakeSource();
   source.analysis = known();
   change(source);
-  controls = new Controls(source, { onWindow: () => undefined, onAsk: () => undefined });
+  controls = new Controls(source, { onWindow: () => undefined, onRequest: () => undefined });
   document.body.replaceChildren(controls.el);
 }
 

@@ -148,10 +148,10 @@ describe('what the page offers for it', () => {
 
   function mount(hooks: Partial<ConstructorParameters<typeof Controls>[1]>): FakeSource {
     const source = new FakeSource();
-    source.connection = words.after(fate, words.dead());
+    source.connection = words.afterProcessEnd(fate, words.dead());
     const controls = new Controls(source, {
       onWindow: () => undefined,
-      onAsk: () => undefined,
+      onRequest: () => undefined,
       ...hooks
     });
     document.body.replaceChildren(controls.el);
@@ -183,7 +183,7 @@ describe('what the page offers for it', () => {
     source.connection = words.dead();
     const controls = new Controls(source, {
       onWindow: () => undefined,
-      onAsk: () => undefined
+      onRequest: () => undefined
     });
     expect(controls.el.querySelector<HTMLElement>('.km-left')!.hidden).toBe(true);
   });

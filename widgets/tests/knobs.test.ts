@@ -35,7 +35,7 @@ const knobs = (changes: Partial<Knobs>): Knobs => ({ ...state.knobs, ...changes 
 beforeEach(() => {
   vi.useFakeTimers();
   source = new FakeSource();
-  controls = new Controls(source, { onWindow: () => undefined, onAsk: () => undefined });
+  controls = new Controls(source, { onWindow: () => undefined, onRequest: () => undefined });
   document.body.replaceChildren(controls.el);
 });
 afterEach(() => vi.useRealTimers());

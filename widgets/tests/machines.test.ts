@@ -2,8 +2,7 @@ import { beforeEach, describe, expect, it } from 'vitest';
 
 import { Machines } from '../src/page/machines.js';
 import { connecting, running } from '../src/stream/connection.js';
-import type { Schema } from '../src/stream/page_messages.js';
-import type { Settings } from '../src/stream/settings.js';
+import type { Schema, Settings } from '../src/stream/page_messages.js';
 import { makeSchema } from './fakes.js';
 import { FakeSource } from './fakesource.js';
 

@@ -40,7 +40,7 @@ const show = (offers?: readonly Offer[]): void => {
 beforeEach(() => {
   source = new FakeSource();
   source.analysis = known([offer]);
-  controls = new Controls(source, { onWindow: () => undefined, onAsk: () => undefined });
+  controls = new Controls(source, { onWindow: () => undefined, onRequest: () => undefined });
   document.body.replaceChildren(controls.el);
 });
 

@@ -30,7 +30,7 @@ const checked = (): string | null =>
 
 beforeEach(() => {
   source = new FakeSource();
-  controls = new Controls(source, { onWindow: () => undefined, onAsk: () => undefined });
+  controls = new Controls(source, { onWindow: () => undefined, onRequest: () => undefined });
   document.body.replaceChildren(controls.el);
 });
 
@@ -92,7 +92,7 @@ describe('a backend with a question', () => {
     expect(source.asked).toEqual([['loader-1', 'synthetic', false]]);
     show({ backend: 'synthetic', wanted: 'torchvision' });
     source.asked.length = 0;
-    controls = new Controls(source, { onWindow: () => undefined, onAsk: () => undefined });
+    controls = new Controls(source, { onWindow: () => undefined, onRequest: () => undefined });
     document.body.replaceChildren(controls.el);
     radio('synthetic').click();
     expect(dialog().hidden).toBe(false);

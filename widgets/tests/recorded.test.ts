@@ -168,7 +168,7 @@ describe('the controls of a recording', () => {
     source.loaders = loaders.map(loader => ({ ...loader, ended: true }));
     const controls = new Controls(source, {
       onWindow: seconds => windows.push(seconds),
-      onAsk: () => undefined
+      onRequest: () => undefined
     });
     document.body.replaceChildren(controls.el);
     for (const name of ['Start', 'Stop', 'Reload', 'Charts', 'Restart kernel']) {

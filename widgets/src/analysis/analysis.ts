@@ -1,6 +1,6 @@
 /** The kernel's analysis, and the progress of *Diagnose* and *Profile*. Shares are 0 to 1. */
 
-import type { Findings, VerdictState } from '../stream/protocol.js';
+import type { Findings, LoaderState, VerdictState } from '../stream/protocol.js';
 
 export type {
   DiagnosisResult as Diagnosis,
@@ -20,4 +20,19 @@ export type Kind = VerdictState['kind'];
 export interface AnalysisState extends Required<Findings> {
   /** The newest of each loader, by its id. */
   readonly verdicts: ReadonlyMap<string, VerdictState>;
+}
+
+/**
+ * The id of the loader that is shown large: the kernel's choice; before a loop has run, the first of those that are
+ * still there.
+ */
+export function mainLoader(
+  loaders: readonly LoaderState[],
+  analysis: AnalysisState | null
+): string | null {
+  const main =
+    loaders.find(({ id, ended }) => id === analysis?.main && ended !== true) ??
+    loaders.find(({ ended }) => ended !== true) ??
+    loaders.at(-1);
+  return main?.id ?? null;
 }

@@ -1,9 +1,8 @@
-/** What a loader's images cost at a price per hour, from its rate of the last minute. */
+/** The cost of a loader's images at a price per hour, from its rate of the last minute. */
 
 import { count, money, number } from './figures.js';
 import { INTERVAL } from '../charts/row_table.js';
-import type { Settings } from '../stream/settings.js';
-import type { LoaderState, Rows, Schema } from '../stream/page_messages.js';
+import type { LoaderState, Rows, Schema, Settings } from '../stream/page_messages.js';
 
 /** Seconds up to the last delivery over which the rate is computed. */
 const WINDOW_S = 60;

@@ -7,7 +7,7 @@ const BEFORE = '$£¥';
 
 export type Figure = number | null | undefined;
 
-/** Whether it was measured. */
+/** Return whether it was measured. */
 export function isKnown(value: Figure): value is number {
   return typeof value === 'number' && Number.isFinite(value);
 }

@@ -4,7 +4,7 @@
  */
 
 import type { AnalysisState, Diagnosing, Diagnosis, Profile, Profiling } from './analysis.js';
-import { button, element, errorText, setAttribute, setText } from '../page/dom.js';
+import { button, element, runOnce, setAttribute, setText } from '../page/dom.js';
 import { count } from './figures.js';
 import { OperatorsView } from './operators.js';
 import { ProgressLine } from '../page/progress.js';
@@ -25,7 +25,7 @@ export interface InsightActions {
   failed(message: string): void;
 }
 
-/** What was found in the session, oldest first, of one loader. */
+/** The results that the session has for one loader, oldest first. */
 export interface Found {
   readonly diagnoses: readonly Diagnosis[];
   readonly profiles: readonly Profile[];
@@ -55,7 +55,6 @@ export class InsightControl {
   private kind: string | null = null;
   private warned = '';
   private ended = '';
-  private readonly busy = new Set<HTMLButtonElement>();
   private state: LoaderState | null = null;
   /** The longest duration that the running diagnosis announced: the full length of its bar. */
   private longest = 0;
@@ -163,11 +162,11 @@ export class InsightControl {
     } else {
       this.profiling.update(null);
     }
-    this.tellOutcome(diagnosing, profiling);
+    this.showOutcome(diagnosing, profiling);
   }
 
   /** Show why the last one ended without a result, and announce once how each ended. */
-  private tellOutcome(diagnosing: Diagnosing | null, profiling: Profiling | null): void {
+  private showOutcome(diagnosing: Diagnosing | null, profiling: Profiling | null): void {
     const fails = [diagnosing, profiling].flatMap((one, i) =>
       one?.state === 'failed' || one?.state === 'cancelled'
         ? [`${i === 0 ? 'Diagnose' : 'Profile'}: ${one.message === '' ? one.state : one.message}`]
@@ -218,20 +217,9 @@ export class InsightControl {
     );
   }
 
-  /** Run a button's action once at a time, and show that it runs and how it failed. */
   private async act(which: HTMLButtonElement, action: () => Promise<void>): Promise<void> {
-    if (this.busy.has(which) || which.hasAttribute('aria-disabled')) {
-      return;
-    }
-    this.busy.add(which);
-    which.setAttribute('aria-busy', 'true');
-    try {
-      await action();
-    } catch (error) {
-      this.actions.failed(`${which.textContent} failed: ${errorText(error)}`);
-    } finally {
-      this.busy.delete(which);
-      which.removeAttribute('aria-busy');
+    if (!which.hasAttribute('aria-disabled')) {
+      await runOnce(which, action, message => this.actions.failed(message));
     }
   }
 }

@@ -3,14 +3,14 @@
 import type { Offer } from './analysis.js';
 import { button, element, errorText, setAttribute, setText } from '../page/dom.js';
 
-export interface OfferActions {
+interface OfferActions {
   /** It was accepted: as if its radio had been chosen. */
   take(engine: string): void;
   /** It was declined: the kernel remembers that, for all pages. */
   decline(): Promise<void>;
   failed(message: string): void;
   /** It has disappeared, and with it the button that had the keyboard's focus. */
-  left(): void;
+  disappeared(): void;
 }
 
 export class OfferView {
@@ -41,7 +41,7 @@ export class OfferView {
     setAttribute(this.el, 'data-engine', offer?.engine ?? null);
     this.buttons.hidden = offer === null;
     if (hadFocus && offer === null) {
-      this.actions.left();
+      this.actions.disappeared();
     }
   }
 

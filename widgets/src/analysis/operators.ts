@@ -1,4 +1,4 @@
-/** What *Profile* found: the operators that took most time, beside those of the previous profile. */
+/** The result of *Profile*: the operators that took most time, beside those of the previous profile. */
 
 import type { Profile } from './analysis.js';
 import { element, setText } from '../page/dom.js';
@@ -61,7 +61,7 @@ export class OperatorsView {
 }
 
 /** `10 steps of torchvision, 77.3 ms each` */
-export function profileText({ steps, backend, wall_ms }: Profile): string {
+function profileText({ steps, backend, wall_ms }: Profile): string {
   const of = backend === null ? '' : ` of ${backend}`;
   const each = isKnown(wall_ms) && steps > 0 ? `, ${withUnit(wall_ms / steps, 'ms')} each` : '';
   return `${count(steps)} ${steps === 1 ? 'step' : 'steps'}${of}${each}`;

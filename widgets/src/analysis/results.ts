@@ -1,4 +1,4 @@
-/** What *Diagnose* and *Profile* found in a session, read from its events. */
+/** The results of *Diagnose* and *Profile* in a session, read from its events. */
 
 import type { AnalysisState } from './analysis.js';
 import type { Found } from './insight.js';

@@ -1,4 +1,4 @@
-/** What *Diagnose* found, as a sentence and, opened, as a table of engines. */
+/** The result of *Diagnose*: a sentence and, opened, a table of engines. */
 
 import type { Diagnosis, Run } from './analysis.js';
 import { element, setText } from '../page/dom.js';

@@ -1,4 +1,4 @@
-/** What the last switch changed, as one line and, opened, as a table. */
+/** The effect of the last switch: one line and, opened, a table. */
 
 import { button, element, setAttribute, setText } from '../page/dom.js';
 import { countsApart } from './figures.js';

@@ -1,4 +1,4 @@
-/** Where the time of a loader's steps goes: one line, and opened, why and what to do
+/** The verdict on the time of a loader's steps: one line, and opened, the reasons and the advice
  * (its Python half: kernel_monitor/analysis/verdict.py).
  */
 
@@ -32,15 +32,15 @@ const SVG = 'http://www.w3.org/2000/svg';
 export class VerdictView {
   /** The line; opened, it shows `body`. */
   readonly el = element('details', 'km-verdict');
-  /** Why and what to do. A separate element, so that its length moves no button below the line. */
+  /** The reasons and the advice. A separate element, so that its length moves no button below the line. */
   readonly body = element('div', 'km-folded km-verdict-body');
-  /** What must be seen with it, also while it is closed. */
+  /** Warnings, which must be seen while it is closed, too. */
   readonly warnings = element('ul', 'km-warnings');
   private readonly mark = document.createElementNS(SVG, 'path');
   private readonly line = element('span', 'km-verdict-line');
   private readonly kind = element('strong');
   private readonly sentence = element('span');
-  /** What the sentence was computed from; where there is little room, only the opened line has it. */
+  /** The counts that the sentence is computed from; where there is little room, only the opened line has them. */
   private readonly counts = element('span', 'km-counted');
   private readonly shares = new SharesView();
   private readonly advice = element('p');

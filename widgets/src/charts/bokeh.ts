@@ -8,7 +8,7 @@ import { element } from '../page/dom.js';
 import type { BokehDocument, FigureView, BokehView, BokehApi } from './bokeh_api.js';
 import { patchBokeh, slowReason } from './bokeh_patches.js';
 
-/** What Bokeh calls its charts. */
+/** Bokeh's names for its charts. */
 export const CHART = /^(Figure|Plot)$/;
 
 // Shared by the bundles of the cell and of the sidebar.
@@ -19,7 +19,7 @@ function cache(): Map<string, Promise<BokehApi>> {
   return (page[CACHE] ??= new Map<string, Promise<BokehApi>>());
 }
 
-/** Where the browser keeps the files of the last versions, so that a busy kernel is not asked for them. */
+/** The browser's cache for the files of the last versions, so that a busy kernel is not asked for them. */
 const KEPT = 'kernel_monitor';
 const KEPT_VERSIONS = 3;
 
@@ -113,7 +113,7 @@ async function evaluate(text: string): Promise<BokehApi> {
   }
 }
 
-export interface Embedded {
+interface Embedded {
   readonly document: BokehDocument;
   dispose(): void;
 }

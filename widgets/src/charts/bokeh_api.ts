@@ -1,6 +1,6 @@
-/** What is used of BokehJS, by structure. */
+/** The part of BokehJS that is used, as structural types. */
 
-export interface BokehSignal<A extends unknown[]> {
+interface BokehSignal<A extends unknown[]> {
   emit(...args: A): void;
 }
 

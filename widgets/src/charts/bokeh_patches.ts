@@ -15,7 +15,7 @@ const VERSIONS = /^3\.[789]\./;
 
 const unpatched = new WeakMap<BokehApi, string>();
 
-/** Why this BokehJS draws at its own cost; null where it was patched. */
+/** Return the reason why this BokehJS was not patched; null if it was. */
 export function slowReason(bokeh: BokehApi): string | null {
   return unpatched.get(bokeh) ?? null;
 }

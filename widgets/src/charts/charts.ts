@@ -1,6 +1,6 @@
 /**
- * What Bokeh cannot do without `eval`, done by the page on its own copy of a chart document: local time on the axes,
- * and tooltips with a row's name, the time and the value (docs/messages.md, *Documents*).
+ * Parts of a chart document that Bokeh makes only with `eval`, added by the page to its own copy: local time on the
+ * axes, and tooltips with a row's name, the time and the value (docs/messages.md, *Documents*).
  */
 
 import type { BokehDocument, BokehModel, BokehSource, Image } from './bokeh_api.js';
@@ -11,7 +11,7 @@ interface Formatter extends BokehModel {
   doFormat(ticks: number[], ...rest: unknown[]): unknown;
 }
 
-/** What Bokeh's hover tool passes about the place it is over. */
+/** The variables that Bokeh's hover tool passes on the place it is over. */
 interface HoverVars {
   /** In data coordinates; x in ms since 1970. */
   readonly x: number;
@@ -55,7 +55,7 @@ interface TilesTag {
   readonly high?: number;
 }
 
-/** How far a zone's time is ahead of UTC at a moment (ms since 1970), in ms. */
+/** The time by which a zone is ahead of UTC at a moment (ms since 1970), in ms. */
 export type Zone = (time: number) => number;
 
 export const zoneOfBrowser: Zone = time => -new Date(time).getTimezoneOffset() * 60_000;

@@ -11,7 +11,7 @@ import type { Rows, Schema } from '../stream/page_messages.js';
 
 const CALM_PERIOD_MS = 1000;
 
-export interface ChartsOptions {
+interface ChartsOptions {
   /** Called at the end of each drawing. */
   readonly onDraw?: () => void;
   /** The zone of the times on axes and in tooltips; the browser's if not given. */
@@ -60,12 +60,12 @@ export class ChartsView {
     );
   }
 
-  /** What is on the page; null until charts are. */
+  /** The charts on the page; null until there are some. */
   get shown(): { readonly feed: Feed; readonly document: BokehDocument } | null {
     return this.current;
   }
 
-  /** How many seconds the charts show. */
+  /** Set how many seconds the charts show. */
   setWindow(seconds: number): void {
     this.windowSeconds = seconds;
     this.current?.feed.setWindow(seconds);

@@ -19,14 +19,13 @@ import {
 } from './markers.js';
 import { Pace } from './pace.js';
 import { Sight } from './sight.js';
-import { Table } from './row_table.js';
+import { Table, Translation } from './row_table.js';
 import { Tiles, type MakeImage, type TilesTag } from './tiles.js';
-import { Translation } from '../page/translation.js';
 import type { MonitorEvent, Rows, Schema } from '../stream/page_messages.js';
 
 type Tag = TilesTag | LinesTag | MarkersTag | BandsTag | { readonly kind: 'unknown' };
 
-export interface FeedOptions {
+interface FeedOptions {
   readonly makeImage: MakeImage;
   /** Called at the end of each drawing: what else changes on the page then costs no style pass of its own. */
   readonly onDraw?: () => void;
@@ -49,12 +48,12 @@ export class Feed {
   newest: Newest | null = null;
   /** The newest row that the sources hold. */
   drawn: Newest | null = null;
-  /** The newest row at which the time axis was put. */
+  /** The row at which the time axis was last put. */
   private ranged: Newest | null = null;
   events: readonly MonitorEvent[] = [];
-  /** How often was drawn. */
+  /** The number of drawings. */
   readonly draws = { count: 0 };
-  /** How often is drawn, and what it costs. */
+  /** The period of drawing, and its cost. */
   readonly pace: Pace;
 
   private readonly table: Table;
@@ -128,7 +127,7 @@ export class Feed {
     this.showTime(schema.interval, LEAST_SECONDS);
   }
 
-  /** How many rows the charts have. */
+  /** The number of rows that the charts have. */
   get rows(): number {
     return this.table.length;
   }
@@ -164,7 +163,7 @@ export class Feed {
     }
   }
 
-  /** How many seconds the charts show. */
+  /** Set how many seconds the charts show. */
   setWindow(seconds: number): void {
     this.windowSeconds = seconds;
     this.ranged = null;

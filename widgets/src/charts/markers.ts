@@ -15,8 +15,8 @@ export interface BandsTag {
   readonly backend: string;
 }
 
-/** What is visible: limits in ms since 1970, width in pixels. */
-export interface View {
+/** The visible part of a chart: limits in ms since 1970, width in pixels. */
+interface View {
   readonly start: number;
   readonly end: number;
   readonly width: number;
@@ -34,7 +34,7 @@ const LETTER = 6;
 const WIDE = 11;
 const PADDING = 14;
 const OFFSET = 5;
-/** Of a mark's words beside its line. */
+/** The most letters of a mark's label beside its line. */
 const MOST_LETTERS = 40;
 
 /** Name of the renderers that draw the labels (kernel_monitor/views/style.py). */
@@ -177,7 +177,7 @@ function replayedBands(
   return bands;
 }
 
-/** Which labels can be shown: of those whose line is visible the newest, and others that overlap with none of these. */
+/** Return which labels can be shown: of those whose line is visible the newest, then others that fit. */
 export function apart(labels: readonly Label[], view: View): boolean[] {
   const { width } = view;
   if (!Number.isFinite(width)) {
@@ -210,7 +210,7 @@ function textWidth(text: string): number {
   return sum;
 }
 
-/** What is visible: a chart's time axis and the width of its frame, once it is laid out. */
+/** Return the visible part: a chart's time axis and the width of its frame, once it is laid out. */
 export function viewOf(range: BokehModel | null, chart: BokehModel | null): View {
   const { start, end } = (range?.attributes ?? {}) as { start?: number; end?: number };
   const width = chart?.attributes.inner_width;
@@ -227,7 +227,7 @@ function milliseconds(schema: Schema, time: number): number {
   return (schema.origin + time) * 1000;
 }
 
-/** What a switch changed to, or the words of a mark or of a job's switch. */
+/** Return the target of a switch, or the label of a mark or of a job's switch. */
 function labelOf(schema: Schema, event: MonitorEvent): string {
   if (event.kind === 'switch') {
     return `${prefix(schema, event.loader)}→ ${String(event.target)}`;

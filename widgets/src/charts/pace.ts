@@ -1,4 +1,4 @@
-/** How often charts are drawn: often enough to look live, rarely enough that the page's thread still answers clicks. */
+/** The period of drawing: short enough to look live, long enough that the page's thread still answers clicks. */
 
 /** Share of the page's thread that drawing may take, of all dashboards of the page together. */
 export const SHARE = 0.08;
@@ -6,7 +6,7 @@ export const SHARE = 0.08;
 const STEPS = 600;
 /** …but drawing happens this often at least, in ms. */
 const LONGEST_MS = 1000;
-/** Of so many drawings the lower quartile counts: what other programs took of the processor is not our cost. */
+/** The cost is the lower quartile of so many drawings: what other programs took of the processor is not ours. */
 const RECENT = 8;
 /** The period stays while the wanted one differs by less than this share: a rate that wavers is visible. */
 const STEADY = 0.15;
@@ -32,13 +32,13 @@ export class Pace {
     this.period = shortest;
   }
 
-  /** How many seconds the charts show. */
+  /** Set how many seconds the charts show. */
   setWindow(seconds: number): void {
     this.window = seconds;
     this.period = this.wanted();
   }
 
-  /** Whether this one draws: those that do share the thread. */
+  /** Set whether this one draws: those that do share the thread. */
   setDrawing(draws: boolean): void {
     if (draws) {
       drawing().add(this);

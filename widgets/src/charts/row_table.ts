@@ -1,9 +1,9 @@
 /** The newest rows of the series that are drawn as lines, ordered by number, however they arrive. */
 
-import type { Rows } from '../stream/page_messages.js';
+import type { Rows, Schema } from '../stream/page_messages.js';
 
 /** Rows that are more than this many intervals apart, by the longer of theirs, have a gap between them. */
-export const GAP = 1.5;
+const GAP = 1.5;
 
 /** The series of the seconds that each row covers. */
 export const INTERVAL = 'sample/interval';
@@ -15,7 +15,7 @@ export interface Moment {
 }
 
 /** A row of a batch that the table did not have. */
-export interface Fresh extends Moment {
+export interface NewRow extends Moment {
   /** Its index in the batch. */
   readonly index: number;
   /** The rows that it was put between; null where there is none. */
@@ -23,12 +23,12 @@ export interface Fresh extends Moment {
   readonly after: Moment | null;
 }
 
-/** Whether a gap lies between two neighbours. */
+/** Return whether a gap lies between two neighbours. */
 export function gapBetween(one: Moment, next: Moment): boolean {
   return next.time - one.time > GAP * Math.max(one.interval, next.interval);
 }
 
-/** How much longer than its capacity a table may get, so that dropping old rows costs little. */
+/** The factor by which a table may exceed its capacity, so that dropping old rows costs little. */
 const SLACK = 1.2;
 
 export class Table {
@@ -39,7 +39,7 @@ export class Table {
   readonly columns: readonly number[][];
   /** Grows when rows were put between others or dropped: what was derived by index holds no more. */
   revision = 0;
-  /** How many rows have been dropped in all. */
+  /** The number of rows that have been dropped in all. */
   dropped = 0;
 
   /**
@@ -60,8 +60,8 @@ export class Table {
   }
 
   /** Take the rows that are new; returns them in their order. */
-  add(rows: Rows): Fresh[] {
-    const fresh: Fresh[] = [];
+  add(rows: Rows): NewRow[] {
+    const fresh: NewRow[] = [];
     const width = rows.schema.series.length;
     const covers = rows.schema.series.findIndex(({ name }) => name === INTERVAL);
     for (let i = 0; i < rows.seq.length; i += 1) {
@@ -86,7 +86,7 @@ export class Table {
     return fresh;
   }
 
-  /** Whether a gap lies before a row; never before the first. */
+  /** Return whether a gap lies before a row; never before the first. */
   afterGap(i: number): boolean {
     const longer = Math.max(this.interval[i - 1]!, this.interval[i]!);
     return i > 0 && this.time[i]! - this.time[i - 1]! > GAP * longer;
@@ -137,7 +137,7 @@ export class Table {
     return seconds > 0 ? Math.floor(seconds * 1e6 + 0.5) / 1e6 : this.nominal;
   }
 
-  /** Where a number stands or would stand. */
+  /** Return the place of a number, or where it would be put. */
   private place(seq: number): number {
     const { length } = this;
     return length === 0 || this.seq[length - 1]! < seq ? length : lowest(this.seq, seq);
@@ -157,4 +157,42 @@ function lowest(ascending: readonly number[], value: number): number {
     }
   }
   return low;
+}
+
+/**
+ * Reorders rows of one schema for another schema of the same session.
+ *
+ * Beside a loop that fills the machine the charts of a new schema take seconds to be made; until then the old charts
+ * show the new rows.
+ */
+export class Translation {
+  private from: Schema | null = null;
+  private picks: readonly number[] = [];
+
+  constructor(private readonly to: Schema) {}
+
+  /** The rows in the order of `to`, NaN for a series that they lack; null if they are on another time grid. */
+  of(rows: Rows): Rows | null {
+    const { to } = this;
+    const { schema } = rows;
+    if (schema.version === to.version) {
+      return rows;
+    }
+    if (schema.origin !== to.origin || schema.interval !== to.interval) {
+      return null;
+    }
+    if (this.from !== schema) {
+      this.from = schema;
+      const places = new Map(schema.series.map(({ name }, place) => [name, place]));
+      this.picks = to.series.map(({ name }) => places.get(name) ?? -1);
+    }
+    const width = schema.series.length;
+    const values = new Float32Array(rows.seq.length * this.picks.length);
+    for (let row = 0, at = 0; row < rows.seq.length; row += 1) {
+      for (const pick of this.picks) {
+        values[at++] = pick < 0 ? NaN : rows.values[row * width + pick]!;
+      }
+    }
+    return { ...rows, schema: to, values };
+  }
 }

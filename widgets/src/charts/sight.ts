@@ -1,4 +1,4 @@
-/** Which charts are on the screen: those scrolled out of it are neither fed nor painted. */
+/** The charts on the screen: those scrolled out of it are neither fed nor painted. */
 
 import type { BokehModel, FigureView } from './bokeh_api.js';
 
@@ -22,12 +22,12 @@ export class Sight {
       }
     }
     if (figures.length > 0) {
-      this.observer = new IntersectionObserver(entries => this.look(entries));
+      this.observer = new IntersectionObserver(entries => this.update(entries));
       figures.forEach(({ el }) => this.observer!.observe(el));
     }
   }
 
-  /** Whether some chart on the screen draws a source. */
+  /** Return whether some chart on the screen draws a source. */
   sees(source: BokehModel): boolean {
     const users = this.users.get(source);
     return users === undefined || users.some(figure => !this.unseen.has(figure));
@@ -44,7 +44,7 @@ export class Sight {
     this.observer?.disconnect();
   }
 
-  private look(entries: readonly IntersectionObserverEntry[]): void {
+  private update(entries: readonly IntersectionObserverEntry[]): void {
     let came = false;
     for (const { target, isIntersecting } of entries) {
       const figure = this.figures.find(({ el }) => el === target)!;

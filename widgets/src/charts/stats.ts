@@ -1,15 +1,14 @@
 /** The figures that matter as numbers, each with its last minute: images/s, share of waiting, CPU and GPU. */
 
-import { columnsOf, coresOf, GPUS } from './columns.js';
 import { element, setAttribute, setText } from '../page/dom.js';
 import { count, isKnown, number } from '../analysis/figures.js';
-import { mainLoader } from '../loader/main_loader.js';
+import { mainLoader } from '../analysis/analysis.js';
 import type { MonitorSource } from '../stream/source.js';
 import type { Rows, Schema } from '../stream/page_messages.js';
 
 /** Seconds that a number is the mean of; as the charts' (kernel_monitor/views/curves.py). */
 const MEAN_S = 2;
-/** Where no step ended in these seconds, while a cell runs: the mean of these. */
+/** If no step ended in the last `MEAN_S` while a cell runs, a number is the mean of these seconds. */
 const LATEST_S = 20;
 const TREND_S = 60;
 const TRENDS = 30;
@@ -17,6 +16,7 @@ const TRENDS = 30;
 const PERIOD_MS = 500;
 /** The series of a loop of this process, or of a job whose ranks joined it. */
 const LOOP = /^((?:loader|job)\/[^/]+)\/images$/;
+const GPUS = /^gpu\/\d+\/utilisation$/;
 const SVG = 'http://www.w3.org/2000/svg';
 const [WIDTH, HEIGHT] = [60, 20];
 
@@ -30,7 +30,7 @@ interface Reading {
   readonly loops: readonly Loop[];
 }
 
-/** Of one loader, or of all ranks of a job. */
+/** The figures of one loader, or of all ranks of a job. */
 interface Loop {
   /** Images per second. */
   readonly images: number;
@@ -56,7 +56,7 @@ interface Stat {
 }
 
 /** The last minute of a session, reduced. */
-export class Readings {
+class Readings {
   private columns: Columns | null = null;
   private readonly kept: Reading[] = [];
 
@@ -100,7 +100,7 @@ export class Readings {
     }
   }
 
-  /** Where in the readings the loop of a loader is; of all loops where that is not known. */
+  /** Return the place of a loader's loop in the readings; those of all loops where that is not known. */
   placesOf(loader: string | null): readonly number[] {
     const { loops = [] } = this.columns ?? {};
     const job = /^job-(\d+)\//.exec(loader ?? '')?.[1];
@@ -144,10 +144,10 @@ export class Readings {
 /** A number over readings; `loops`: of these. */
 type Measure = (readings: readonly Reading[], loops: readonly number[]) => Stat;
 
-/** What is shown: its label, how it is computed, its unit, and what its samples are. */
+/** A kind of number: its label, its computation, its unit, and the name of its samples. */
 interface Kind {
   readonly label: string;
-  /** Of a loop: what it is, in full. */
+  /** Of a loop: its name in full. */
   readonly what?: string;
   readonly of: Measure;
   readonly unit: string;
@@ -330,7 +330,7 @@ function figure(value: number, unit: string): string {
   return unit === '' ? number(value) : `${count(value)}${unit}`;
 }
 
-/** Why no GPU reports its utilisation. */
+/** Return the reason why no GPU reports its utilisation. */
 function whyNone({ gpus }: Schema): string {
   const metric = gpus.map(({ reasons }) => reasons.utilisation).find(words => words !== undefined);
   return metric ?? 'not known yet';
@@ -389,4 +389,19 @@ function find(schema: Schema): Columns {
       names.indexOf(`${loop}/step`)
     ])
   };
+}
+
+/** The columns whose series' names match. */
+function columnsOf(schema: Schema, pattern: RegExp): number[] {
+  return schema.series.flatMap(({ name }, column) => (pattern.test(name) ? [column] : []));
+}
+
+/** The columns of the cores that the kernel may use; of all cores where that is not known. */
+function coresOf(schema: Schema): number[] {
+  const all = columnsOf(schema, /^cpu\/\d+\/busy$/);
+  const allowed = schema.host.limits?.cpus;
+  const mine = all.filter(column =>
+    allowed?.includes(Number(schema.series[column]!.name.split('/')[1]))
+  );
+  return mine.length > 0 ? mine : all;
 }

@@ -2,7 +2,7 @@
 
 import type { BokehDocument, BokehModel } from './bokeh_api.js';
 
-export interface ChartColors {
+interface ChartColors {
   /** Text that is read: notes on the charts. */
   readonly ink: string;
   /** Titles. */

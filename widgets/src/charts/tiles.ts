@@ -1,7 +1,7 @@
 /** Fills the sources tagged `tiles`: heatmaps as images on the absolute time grid, of which the newest are kept. */
 
 import type { BokehSource, Image } from './bokeh_api.js';
-import { gapBetween, type Fresh, type Moment } from './row_table.js';
+import { gapBetween, type NewRow, type Moment } from './row_table.js';
 import type { Rows, Schema } from '../stream/page_messages.js';
 
 export const MISSING = 255;
@@ -19,18 +19,18 @@ export interface TilesTag {
 
 export type MakeImage = (rows: number, slots: number) => Image;
 
-/** By which right a row has a slot, the stronger one above: it lies between rows without a gap, is covered, is its own. */
+/** The claims of a row on a slot, the weakest first: the slot lies between two rows without a gap, in the row's interval, at its time. */
 const [NONE, BETWEEN, COVERED, OWN] = [0, 1, 2, 3] as const;
 
 interface Tile {
   /** Its place in the source's columns. */
   readonly number: number;
-  /** Which span of the time grid it shows; -1 for none yet. */
+  /** The span of the time grid that it shows; -1 for none yet. */
   span: number;
   image: Image;
   /** The values themselves, where the scale of the colours changes. */
   raw: Float32Array | null;
-  /** For each slot, the right and the time of the row that has it. */
+  /** For each slot, the claim and the time of the row that has it. */
   readonly claims: Uint8Array;
   readonly times: Float64Array;
 }
@@ -64,7 +64,7 @@ export class Tiles {
     this.images = this.tiles.map(tile => tile.image);
   }
 
-  add(rows: Rows, fresh: readonly Fresh[]): void {
+  add(rows: Rows, fresh: readonly NewRow[]): void {
     for (const row of fresh) {
       const { index, time, before, after } = row;
       const slot = this.slotOf(time);
@@ -219,7 +219,7 @@ export class Tiles {
     };
   }
 
-  /** Where a tile begins, in ms since 1970; NaN (not drawn) while it is not in use. */
+  /** Return the begin of a tile, in ms since 1970; NaN (not drawn) while it is not in use. */
   private start({ span }: Tile): number {
     const { origin, interval } = this.schema;
     return span < 0 ? NaN : (origin + span * this.tag.slots * interval) * 1000;
@@ -233,7 +233,7 @@ const HIGHEST = 0.98;
 /** Up to which value colours go: most values are below it, whatever the few slowest ones are. */
 class Scale {
   high = 1;
-  /** How many values there were, by their logarithm; the lowest is 2^-10. */
+  /** The number of values by their logarithm; the lowest is 2^-10. */
   private readonly counts = new Float64Array(STEPS_PER_OCTAVE * OCTAVES);
   private total = 0;
 

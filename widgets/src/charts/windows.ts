@@ -1,4 +1,4 @@
-/** How many seconds the charts show. */
+/** The choice of how many seconds the charts show. */
 
 import { button, element, setAttribute } from '../page/dom.js';
 
@@ -54,7 +54,7 @@ export class WindowChooser {
     this.onWindow(seconds);
   }
 
-  /** What moves while it is looked at cannot be zoomed. */
+  /** Only for a session that is over: charts that move cannot be zoomed. */
   private zoomButtons(): HTMLButtonElement[] {
     const zooms = [
       { sign: '+', label: 'Zoom in', factor: 0.5 },

@@ -22,7 +22,7 @@ export class CounterView {
 
   update(state: LoaderState): void {
     setText(this.counts, counterText(state));
-    const whole = counterText(atItsEnd(state));
+    const whole = counterText(atEndOfEpoch(state));
     if (this.room.dataset.whole !== whole) {
       this.room.dataset.whole = whole; // Its lines are kept free from the first batch on: nothing below moves.
     }
@@ -40,7 +40,7 @@ export class CounterView {
   }
 }
 
-/** Whether a loader has no engine to choose from: only its steps are measured. */
+/** Return whether a loader has no engine to choose from: only its steps are measured. */
 export function isWatched({ backends }: LoaderState): boolean {
   return !backends.some(({ available }) => available);
 }
@@ -75,7 +75,7 @@ export function counterText(state: LoaderState): string {
 }
 
 /** The state that the epoch's last batch leaves, were it all delivered by the engines known now. */
-function atItsEnd(state: LoaderState): LoaderState {
+function atEndOfEpoch(state: LoaderState): LoaderState {
   const samples = state.planned ?? state.samples;
   const known = Object.entries(state.decoded).filter(([, count]) => count > 0);
   const engines = isWatched(state) ? [] : [state.backend, ...known.map(([engine]) => engine)];

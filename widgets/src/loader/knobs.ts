@@ -15,7 +15,7 @@ interface Kind {
   readonly least: number;
 }
 
-/** Why a knob does not apply, by its name; nothing where it does. */
+/** The reasons why knobs do not apply, by their names; those that apply have none. */
 type Reasons = Partial<Record<Name, string>>;
 
 const KINDS: readonly Kind[] = [
@@ -29,7 +29,7 @@ const KINDS: readonly Kind[] = [
   { name: 'threads', label: 'Threads', what: 'Threads of DALI', least: 1 }
 ];
 
-export interface KnobActions {
+interface KnobActions {
   set(knobs: Partial<Knobs>): Promise<LoaderState>;
   failed(message: string): void;
 }

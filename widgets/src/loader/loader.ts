@@ -10,12 +10,12 @@ import { OfferView } from '../analysis/offer.js';
 import { Question } from '../page/question.js';
 import type { Backend, Knobs, LoaderState } from '../stream/page_messages.js';
 
-/** How long a click's choice is shown after its answer, in ms. */
+/** The time for which a click's choice is shown after its answer, in ms. */
 const SETTLE_MS = 300;
 /** A figure of what images cost, and the characters that are kept free for it: `0.0000999`. */
 const FIGURE = /\d[\d.,]*/g;
 const LONGEST = 9;
-/** What the rate in the line of a loader beside the main one is. */
+/** The meaning of the rate in the line of a loader beside the main one. */
 const RATE = '\nimages/s: mean over its last minute of deliveries';
 
 export interface LoaderActions {
@@ -28,8 +28,8 @@ export interface LoaderActions {
   failed(message: string): void;
 }
 
-/** What is shown with a loader besides its state. */
-export interface Surroundings {
+/** The rest of what is shown with a loader's state. */
+interface LoaderContext {
   /** There are several loaders. */
   readonly named: boolean;
   /** Another loader is the main one: this one is a line, to be opened. */
@@ -43,7 +43,7 @@ export interface Surroundings {
   /** Null before the first subscription. */
   readonly analysis: AnalysisState | null;
   readonly found: Found;
-  /** What its images cost; empty where there is no price. */
+  /** The cost of its images; empty where there is no price. */
   readonly cost: string;
 }
 
@@ -64,7 +64,7 @@ export class LoaderControl {
   private readonly foldName = element('strong');
   private readonly foldFacts = element('span');
   private readonly body = element('div', 'km-loader-body');
-  /** What is offered, and what was found of its loop: below everything that is pressed, which it would move. */
+  /** The offer and the results, below all buttons, which they would move otherwise. */
   readonly found = element('section', 'km-found');
   private readonly foundLabel = element('span', 'km-label');
   private readonly label = element('span', 'km-label', 'Loader');
@@ -80,7 +80,7 @@ export class LoaderControl {
   private readonly offer: OfferView;
   private readonly radios = new Map<string, Radio>();
   private state: LoaderState;
-  /** What was clicked, until the kernel's own state shows it. */
+  /** The engine that was clicked, until the kernel's own state shows it. */
   private asked: string | null = null;
   private clicks = 0;
   /** A person has opened it, while it is beside the main one. */
@@ -113,7 +113,7 @@ export class LoaderControl {
       take: engine => this.choose(engine),
       decline: () => this.actions.decline(this.state.id),
       failed: message => this.actions.failed(message),
-      left: () => this.focus()
+      disappeared: () => this.focus()
     });
     const line = element('div', 'km-line');
     line.append(this.label, this.insight.verdictEl, this.group);
@@ -128,16 +128,16 @@ export class LoaderControl {
   }
 
   /** Show the kernel's state. */
-  update(state: LoaderState, around: Surroundings): void {
+  update(state: LoaderState, context: LoaderContext): void {
     this.state = state;
-    const { named, recorded, analysis, found, cost } = around;
+    const { named, recorded, analysis, found, cost } = context;
     const isOver = state.ended === true;
     const watched = isWatched(state);
     const what = watched ? 'Watched' : 'Loader';
     const isJobs = (state.ranks ?? 0) > 0;
     const name = named || watched || isJobs ? `${what} ${state.name}` : what;
     // Of one loader alone the radios say enough to those who see them.
-    const isObvious = (name === 'Loader' && state.ended !== true) || around.beside;
+    const isObvious = (name === 'Loader' && state.ended !== true) || context.beside;
     this.label.classList.toggle('km-obvious', isObvious);
     setText(this.label, state.ended && !recorded ? `${name} (ended)` : name);
     setText(this.foundLabel, named ? state.name : '');
@@ -174,17 +174,17 @@ export class LoaderControl {
     const longest = cost.replace(FIGURE, figure => figure.padEnd(LONGEST, '0'));
     setAttribute(this.cost, 'data-whole', longest);
     this.cost.hidden = cost === '';
-    this.insight.update(state, analysis, found, around.live && !isOver);
-    this.showOffer(around.live && !isOver ? analysis : null);
+    this.insight.update(state, analysis, found, context.live && !isOver);
+    this.showOffer(context.live && !isOver ? analysis : null);
     const isFound = [analysis?.diagnosing, analysis?.profiling].some(
       task => task?.state === 'running' && task.loader === state.id
     );
-    this.isBeside = around.beside;
+    this.isBeside = context.beside;
     this.isNeeded = isFound || state.wanted !== null || wrongText(state) !== '';
-    const rate = around.rate === null ? '' : ` · ${number(around.rate)} images/s`;
+    const rate = context.rate === null ? '' : ` · ${number(context.rate)} images/s`;
     setText(this.foldName, state.name);
     setText(this.foldFacts, `${isOver ? ' · ended' : ` · ${state.backend}`}${rate}`);
-    const title = `${state.name}: ${state.status}${around.rate === null ? '' : RATE}`;
+    const title = `${state.name}: ${state.status}${context.rate === null ? '' : RATE}`;
     setAttribute(this.fold, 'title', title);
     this.showFold();
   }
@@ -267,7 +267,7 @@ export class LoaderControl {
     setAttribute(radio.el, 'title', said === '' ? null : said);
   }
 
-  /** Which radio is checked: the click, else what the kernel is asked for, else what it uses. */
+  /** Check one radio: the engine clicked, else the one that the kernel is asked for, else the active one. */
   private check(): void {
     const { backend, wanted } = this.state;
     const checked = this.asked ?? wanted ?? backend;

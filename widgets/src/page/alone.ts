@@ -7,7 +7,7 @@ import { Question } from './question.js';
 
 type Alone = NonNullable<AnalysisState['alone']>;
 
-export interface AloneActions {
+interface AloneActions {
   run(job: number): Promise<void>;
   stop(): Promise<void>;
 }

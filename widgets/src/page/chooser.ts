@@ -1,13 +1,13 @@
-/** The *Charts* button and its panel: which charts are shown, how often is measured, whether it is recorded. */
+/** The *Charts* button and its panel: the charts to show, the interval, the recording and the price. */
 
 import { button, element, errorText, setAttribute, setText, uniqueId } from './dom.js';
 import { money } from '../analysis/figures.js';
-import type { ChartChoice, Changes, Settings } from '../stream/settings.js';
+import type { ChartChoice, Changes, Settings } from '../stream/page_messages.js';
 
 /** Seconds between two rows, to choose from; the settings and `%monitor start --interval` take any. */
 const INTERVALS: readonly number[] = [0.1, 0.2, 0.5, 1, 2, 5];
 
-export interface ChooserActions {
+interface ChooserActions {
   configure(changes: Changes): Promise<void>;
   failed(message: string): void;
 }
@@ -113,7 +113,7 @@ export class Chooser {
     }
   }
 
-  /** What is shown: the requested settings, else the kernel's. */
+  /** The settings that are shown: those requested, else the kernel's. */
   private get now(): Settings {
     const settings = this.settings!;
     const { record = settings.record, interval, history, charts } = this.asked;

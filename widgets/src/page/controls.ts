@@ -1,11 +1,11 @@
-/** Everything of the dashboard that is not a chart: status, buttons, loaders, the strip, and what went wrong. */
+/** The dashboard's controls: status, buttons, loaders, the strip, and errors. */
 
 import { Chooser } from './chooser.js';
 import type { Connection } from '../stream/connection.js';
 import { costText, Deliveries } from '../analysis/cost.js';
-import { button, CopyLine, download, element, errorText, setAttribute, setText } from './dom.js';
+import { button, CopyLine, download, element, runOnce, setAttribute, setText } from './dom.js';
 import { LoaderControl } from '../loader/loader.js';
-import { mainLoader } from '../loader/main_loader.js';
+import { mainLoader } from '../analysis/analysis.js';
 import { MarkControl } from './mark.js';
 import { RecordingView } from './recording.js';
 import { Results } from '../analysis/results.js';
@@ -26,13 +26,13 @@ const LONG_MS = 60_000;
 /** Seconds of history of a kernel whose package is too old to report it. */
 const HISTORY_S = 600;
 
-export interface ControlHooks {
+interface ControlHooks {
   /** The person chose how many seconds the charts show. */
   readonly onWindow: (seconds: number) => void;
   /** The charts are to show so many times the span of time that they show now. */
   readonly onZoom?: (factor: number) => void;
   /** A request is about to be sent to the kernel, and a person waits for its reply. */
-  readonly onAsk: () => void;
+  readonly onRequest: () => void;
   /** Restart the kernel, where the host can. */
   readonly restart?: () => Promise<void>;
   /** Show a recorded session, where the host can. */
@@ -77,7 +77,7 @@ export class Controls {
   private readonly invitation = element('div', 'km-invitation');
   private readonly runs = element('span', '', RUNS);
   private readonly advice = element('div', 'km-advice');
-  /** Whether a cell runs, and since when (ms of this page). */
+  /** The state of the cells: one runs or none does, and since when (ms of this page). */
   private cell = { runs: false, since: performance.now() };
   private readonly strip = new StripView((loader, backend) => {
     void this.act(this.strip.back, async () => {
@@ -89,7 +89,6 @@ export class Controls {
   private readonly toolbar = new Toolbar(this.el);
   /** Diagnose and Profile stand here where there is one loader. */
   private readonly actions = element('div', 'km-actions-place');
-  private readonly busy = new Set<HTMLButtonElement>();
 
   constructor(
     private readonly source: MonitorSource,
@@ -111,14 +110,14 @@ export class Controls {
     this.windows = new WindowChooser(hooks.onWindow, factor => hooks.onZoom?.(factor));
     this.chooser = new Chooser({
       configure: changes => {
-        this.hooks.onAsk();
+        this.hooks.onRequest();
         return this.source.configure(changes);
       },
       failed: message => this.failed(message)
     });
     this.mark = new MarkControl({
       mark: label => {
-        this.hooks.onAsk();
+        this.hooks.onRequest();
         return this.source.mark(label);
       },
       failed: message => this.failed(message)
@@ -149,11 +148,11 @@ export class Controls {
     this.left.hidden = connection.recorded === null;
     this.openLine.text = `%monitor open ${connection.recorded ?? ''}`;
     this.updateButtons(connection);
-    this.toolbar.update(this.takesOrders);
+    this.toolbar.update(this.acceptsRequests);
     const live = ['running', 'paused', 'stopped'].includes(connection.state);
     this.recording.update(live && connection.state !== 'stopped' ? this.source.recording : null);
     this.chooser.update(live ? settings : null, this.source.charts);
-    this.mark.update(this.takesOrders && this.source.analysis !== null);
+    this.mark.update(this.acceptsRequests && this.source.analysis !== null);
     this.results.update(this.source.events);
     if (recorded === null) {
       this.windows.update(settings?.history ?? HISTORY_S, false);
@@ -161,14 +160,14 @@ export class Controls {
       this.windows.update(recorded.seconds + (recorded.bin_s ?? 0), true);
     }
     this.updateLoaders(live || recorded !== null ? loaders : []);
-    this.say(connection, loaders);
-    this.invite(live && loaders.length === 0);
+    this.showStatus(connection, loaders);
+    this.showInvitation(live && loaders.length === 0);
     const name = loaders.find(loader => loader.id === strip?.loader)?.name;
-    this.strip.update(strip, loaders.length > 1 ? (name ?? '') : '', this.takesOrders);
+    this.strip.update(strip, loaders.length > 1 ? (name ?? '') : '', this.acceptsRequests);
   }
 
   /** Without a loader: say what is happening, and how to wrap one where nothing is about to. */
-  private invite(shown: boolean): void {
+  private showInvitation(shown: boolean): void {
     const { busy, connection } = this.source;
     const now = performance.now();
     if (busy !== this.cell.runs) {
@@ -191,7 +190,7 @@ export class Controls {
     this.deliveries.clear();
   }
 
-  private get takesOrders(): boolean {
+  private get acceptsRequests(): boolean {
     const { state } = this.source.connection;
     return state === 'running' || state === 'paused';
   }
@@ -209,10 +208,10 @@ export class Controls {
   }
 
   /** One region shows the state: of the loaders, or why nothing is shown. */
-  private say({ state, text }: Connection, loaders: readonly LoaderState[]): void {
+  private showStatus({ state, text }: Connection, loaders: readonly LoaderState[]): void {
     // A loader that is folded to its line says there what it does.
-    const told = loaders.filter(({ id }) => this.byId.get(id)?.isFolded !== true);
-    const sentences = told.map(({ name, status }) =>
+    const unfolded = loaders.filter(({ id }) => this.byId.get(id)?.isFolded !== true);
+    const sentences = unfolded.map(({ name, status }) =>
       loaders.length > 1 ? `${name}: ${status}` : status
     );
     if (state !== 'running' || sentences.length === 0) {
@@ -253,12 +252,12 @@ export class Controls {
 
   private enable(which: HTMLButtonElement, enabled: boolean): void {
     // Not `disabled` while it works: a disabled button loses the keyboard's focus.
-    which.disabled = !enabled && !this.busy.has(which);
+    which.disabled = !enabled && !which.hasAttribute('aria-busy');
   }
 
   private addLoader(state: LoaderState): LoaderControl {
     const ask = <T>(order: () => Promise<T>): Promise<T> => {
-      this.hooks.onAsk();
+      this.hooks.onRequest();
       return order();
     };
     const { source } = this;
@@ -295,19 +294,19 @@ export class Controls {
         beside: state.id !== main && this.source.recorded === null,
         rate,
         recorded: this.source.recorded !== null,
-        live: this.takesOrders,
+        live: this.acceptsRequests,
         analysis: this.source.analysis,
         found: this.results.of(state.id, this.source.analysis),
         cost: costText(this.source.settings, state, rate)
       });
       if (state.id === main) {
-        this.lead(control);
+        this.putFirst(control);
       }
     }
   }
 
   /** Put the main loader first, unless somebody is at work by keyboard, whose place would be lost. */
-  private lead({ el, found }: LoaderControl): void {
+  private putFirst({ el, found }: LoaderControl): void {
     if (this.loaders.firstChild !== el && !this.loaders.contains(document.activeElement)) {
       this.loaders.prepend(el);
       this.found.prepend(found);
@@ -324,21 +323,8 @@ export class Controls {
     download(filename, html, 'text/html');
   }
 
-  /** Run a button's action once at a time, and show that it runs and how it failed. */
   private async act(which: HTMLButtonElement, action: () => Promise<void>): Promise<void> {
-    if (this.busy.has(which)) {
-      return;
-    }
-    this.busy.add(which);
-    which.setAttribute('aria-busy', 'true');
-    try {
-      await action();
-    } catch (error) {
-      this.failed(`${which.textContent} failed: ${errorText(error)}`);
-    } finally {
-      this.busy.delete(which);
-      which.removeAttribute('aria-busy');
-      this.updateButtons(this.source.connection);
-    }
+    await runOnce(which, action, message => this.failed(message));
+    this.updateButtons(this.source.connection);
   }
 }

@@ -47,17 +47,30 @@ export function mountDashboard(
   };
 }
 
+/** An event for each dashboard in the output of a cell: a page with a sidebar adds a line under it. */
+const SHOWN = 'kernel-monitor:cell-dashboard';
+
+/** @param el - holds the dashboard, and what the page adds to it */
+export function announceCellDashboard(el: HTMLElement): void {
+  document.dispatchEvent(new CustomEvent(SHOWN, { detail: el }));
+}
+
+export function onCellDashboard(listener: (el: HTMLElement) => void): void {
+  document.addEventListener(SHOWN, event => {
+    listener((event as CustomEvent<HTMLElement>).detail);
+  });
+}
+
 class Dashboard {
   private readonly controls: Controls;
   private readonly stats = new StatsView();
-  /** Which rank is the slowest, and why. */
+  /** The sentences on the slowest rank. */
   private readonly ranks = element('div', 'km-ranks');
-  /** Which machines are shown with their cores. */
   private readonly machines: Machines;
   private readonly alone: AloneView;
   private readonly charts: ChartsView;
   private readonly cleanup: (() => void)[] = [];
-  /** What was last shown of the state that is shown at once. */
+  /** The state that is shown at once, as it was last shown. */
   private urgent = '';
   private strip: string | undefined;
   private stale: ReturnType<typeof setTimeout> | undefined;
@@ -75,7 +88,7 @@ class Dashboard {
     this.controls = new Controls(source, {
       onWindow: seconds => this.charts.setWindow(seconds),
       onZoom: factor => this.charts.shown?.feed.zoom(factor),
-      onAsk: () => document.dispatchEvent(new Event(ASKED)),
+      onRequest: () => document.dispatchEvent(new Event(ASKED)),
       restart,
       openRecorded
     });
@@ -167,24 +180,24 @@ class Dashboard {
 
   /** Frames flow only while somebody can see them: the tab is in front, and the element on the screen. */
   private watchVisibility(): void {
-    const look = (): void => this.setVisible(this.intersecting && !document.hidden);
+    const update = (): void => this.setVisible(this.intersecting && !document.hidden);
     const observer = new IntersectionObserver(entries => {
       this.intersecting = entries[entries.length - 1]!.isIntersecting;
-      look();
+      update();
     });
     observer.observe(this.el);
     const leave = (): void => this.setVisible(false);
     const hold = (): void => this.charts.shown?.feed.hold(ANSWER_MS);
     document.addEventListener(ASKED, hold);
-    document.addEventListener('visibilitychange', look);
+    document.addEventListener('visibilitychange', update);
     addEventListener('pagehide', leave);
-    addEventListener('pageshow', look);
+    addEventListener('pageshow', update);
     this.cleanup.push(() => {
       observer.disconnect();
-      document.removeEventListener('visibilitychange', look);
+      document.removeEventListener('visibilitychange', update);
       document.removeEventListener(ASKED, hold);
       removeEventListener('pagehide', leave);
-      removeEventListener('pageshow', look);
+      removeEventListener('pageshow', update);
     });
   }
 

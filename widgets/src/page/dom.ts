@@ -40,6 +40,29 @@ export function button(label: string, className: string, click: () => void): HTM
   return el;
 }
 
+/**
+ * Run a button's action unless it runs already, and show on the button that it runs.
+ *
+ * @param failed - takes the sentence on how it failed
+ */
+export async function runOnce(
+  which: HTMLButtonElement,
+  action: () => Promise<void>,
+  failed: (message: string) => void
+): Promise<void> {
+  if (which.hasAttribute('aria-busy')) {
+    return;
+  }
+  which.setAttribute('aria-busy', 'true');
+  try {
+    await action();
+  } catch (error) {
+    failed(`${which.textContent} failed: ${errorText(error)}`);
+  } finally {
+    which.removeAttribute('aria-busy');
+  }
+}
+
 let ids = 0;
 
 /** An id that no other element of the page has, for ARIA references. */

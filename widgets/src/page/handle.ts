@@ -1,4 +1,4 @@
-/** `el.monitor`: what a dashboard holds, for debugging and for tests in a browser. */
+/** `el.monitor`: a dashboard's contents, for debugging and for tests in a browser. */
 
 import type { StreamStats } from '../stream/accounts.js';
 import type { BokehDocument, BokehSource, Columns, Image } from '../charts/bokeh_api.js';
@@ -19,7 +19,7 @@ export interface MonitorHandle {
   resetStats(): void;
   /** The columns of a chart's source; null when there is no source of that name. */
   sourceData(name: string): Columns | null;
-  /** What a heatmap's source holds for the newest row that was drawn, the lowest row first; 255 is missing. */
+  /** The cells of a heatmap for the newest row that was drawn, the lowest first; 255 is missing. */
   newestTileColumn(chart: string): number[] | null;
 }
 

@@ -2,11 +2,11 @@
 
 import { button, element, errorText, setText, uniqueId } from './dom.js';
 
-/** How long the button confirms that the mark was set, in ms. */
-const SAID_MS = 1500;
+/** The time for which the button confirms that the mark was set, in ms. */
+const CONFIRMED_MS = 1500;
 const LABEL = 'Mark…';
 
-export interface MarkActions {
+interface MarkActions {
   mark(label: string): Promise<void>;
   failed(message: string): void;
 }
@@ -84,7 +84,7 @@ export class MarkControl {
       this.close();
       setText(this.button, 'Marked');
       clearTimeout(this.timer);
-      this.timer = setTimeout(() => setText(this.button, LABEL), SAID_MS);
+      this.timer = setTimeout(() => setText(this.button, LABEL), CONFIRMED_MS);
     } catch (error) {
       this.actions.failed(`The mark was not set: ${errorText(error)}`);
     } finally {

@@ -1,4 +1,4 @@
-/** Which details a person has opened: kept over a rebuilt cell and a reloaded page. */
+/** The details that a person has opened, remembered over a rebuilt cell and a reloaded page. */
 
 const STORED = 'kernel-monitor:open';
 

@@ -3,9 +3,9 @@
 import { button, element, setText, uniqueId } from './dom.js';
 
 /** An additional choice, shown as a checkbox. */
-export interface Option {
+interface Option {
   readonly label: string;
-  /** What it means. */
+  /** Its explanation. */
   readonly note: string;
 }
 

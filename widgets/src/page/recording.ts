@@ -1,7 +1,7 @@
-/** Whether the session is being recorded: quiet while it is, with the reason when it is not. */
+/** The state of the recording, and the reason where the session is not recorded. */
 
 import { element, setAttribute, setText } from './dom.js';
-import type { Recording } from '../stream/settings.js';
+import type { Recording } from '../stream/page_messages.js';
 
 export class RecordingView {
   readonly el = element('div', 'km-recording');

@@ -1,4 +1,4 @@
-/** Accounts for every row's sequence number since the page first subscribed: received, missed or hidden. */
+/** The rows since the page first subscribed, by their numbers: received, missed or hidden; and the request for those that are owed. */
 
 /** All numbers count rows. `expected === received + missed`. */
 export interface StreamStats {
@@ -123,5 +123,43 @@ export class Accounts {
       }
     }
     this.owed = still;
+  }
+}
+
+/** A gap in each frame must not cause a request for each frame. */
+const REFILL_MS = 1000;
+
+/** Requests for the rows that are owed, at most one a second. */
+export class Refill {
+  private at = -Infinity;
+  private timer: ReturnType<typeof setTimeout> | undefined;
+
+  /**
+   * @param since - the number after which rows are owed; null when none is
+   * @param fetch - asks for them
+   */
+  constructor(
+    private readonly since: () => number | null,
+    private readonly fetch: (since: number) => void
+  ) {}
+
+  /** Ask for the rows that are owed, if any, now or when a second has passed since the last request. */
+  request(): void {
+    clearTimeout(this.timer);
+    const since = this.since();
+    if (since === null) {
+      return;
+    }
+    const wait = this.at + REFILL_MS - performance.now();
+    if (wait > 0) {
+      this.timer = setTimeout(() => this.request(), wait);
+      return;
+    }
+    this.at = performance.now();
+    this.fetch(since);
+  }
+
+  cancel(): void {
+    clearTimeout(this.timer);
   }
 }

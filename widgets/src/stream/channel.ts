@@ -80,14 +80,14 @@ export interface RequestOptions {
   later?: boolean;
 }
 
-/** How long after the kernel's idle an answer may still be on its way: the two travel on different sockets. */
+/** The time after the kernel's idle in which an answer may still arrive: the two travel on different sockets. */
 const IDLE_GRACE_MS = 300;
 const TIMEOUT_MS = 15_000;
 const NOT_LOADED = 'kernel_monitor is not loaded in this kernel.';
 
 export class Channel {
   private readonly pending = new Set<(reason: Error) => void>();
-  /** Its answer, while that is awaited. */
+  /** The kernel's answer on whether it has the package, while that is awaited. */
   private finding: Promise<void> | null = null;
 
   /** @param loaded - the kernel is known to have the package */
@@ -172,7 +172,11 @@ export class Channel {
       }, timeout);
       this.pending.add(fail);
       try {
-        future = this.kernel.sendControlMessage(this.message(type, content) as never, true, true);
+        future = this.kernel.sendControlMessage(
+          controlMessage(this.kernel, type, content) as never,
+          true,
+          true
+        );
       } catch (error) {
         fail(new KernelGone(error instanceof Error ? error.message : String(error)));
         return;
@@ -227,24 +231,29 @@ export class Channel {
       fail(new KernelGone(reason));
     }
   }
+}
 
-  private message(type: string, content: Record<string, unknown>): unknown {
-    return {
-      header: {
-        msg_id: uuid(),
-        msg_type: type,
-        session: this.kernel.clientId,
-        username: this.kernel.username,
-        date: new Date().toISOString(),
-        version: '5.3'
-      },
-      parent_header: {},
-      metadata: {},
-      content,
-      channel: 'control',
-      buffers: []
-    };
-  }
+/** A message for a kernel's control channel, by hand: JupyterLab's own methods wait for the shell's first reply. */
+export function controlMessage(
+  kernel: Pick<KernelLike, 'clientId' | 'username'>,
+  type: string,
+  content: Record<string, unknown>
+): unknown {
+  return {
+    header: {
+      msg_id: uuid(),
+      msg_type: type,
+      session: kernel.clientId,
+      username: kernel.username,
+      date: new Date().toISOString(),
+      version: '5.3'
+    },
+    parent_header: {},
+    metadata: {},
+    content,
+    channel: 'control',
+    buffers: []
+  };
 }
 
 /** A random UUID; `crypto.randomUUID` exists only in secure contexts, and many hubs are reached by plain HTTP. */

@@ -4,16 +4,16 @@ import { Accounts, type StreamStats } from './accounts.js';
 import type { AnalysisState } from '../analysis/analysis.js';
 import { Channel, uuid, type KernelLike } from './channel.js';
 import { Commands, type ChartDocument } from './commands.js';
-import * as words from './connection.js';
+import * as connections from './connection.js';
 import type { Connection } from './connection.js';
 import { Emitter } from './emitter.js';
 import { Mirror } from './mirror.js';
 import type { SessionEntry } from './sessions.js';
-import type { ChartChoice, Changes, Recording, Settings } from './settings.js';
+import type { ChartChoice, Changes, Recording, Settings } from './page_messages.js';
 import type * as wire from './page_messages.js';
 
 export abstract class ChannelSource {
-  connection: Connection = words.connecting();
+  connection: Connection = connections.connecting();
   readonly connectionChanged = new Emitter<Connection>();
   readonly opened = new Emitter<wire.Schema>();
   readonly arrived = new Emitter<wire.Rows>();

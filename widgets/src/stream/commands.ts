@@ -4,7 +4,7 @@ import { Channel, NotLoaded, type RequestOptions } from './channel.js';
 import { decode, decodeText } from './message_check.js';
 import * as wire from './page_messages.js';
 import type * as protocol from './protocol.js';
-import type { Changes } from './settings.js';
+import type { Changes } from './page_messages.js';
 
 /** A chart document as `bokeh.embed.json_item` gives it. */
 export interface ChartDocument {
@@ -20,7 +20,7 @@ const SLOW: RequestOptions = { later: true, timeout: 120_000 };
 
 /** Every method rejects with `NotLoaded`, `RequestTimeout`, `KernelGone`, `KernelError` or `WireError`. */
 export class Commands {
-  /** Which opened recording is asked about; null for what runs now. */
+  /** The opened recording that commands are about; null for the running session. */
   recorded: string | null = null;
 
   constructor(

@@ -75,21 +75,21 @@ export function unopened(error: unknown, path: string | null): Connection {
   return connection('connecting', `${which} cannot be shown: ${message}`, remedy);
 }
 
-/** How a kernel's process ended, and where its session was recorded, if it was. */
-export interface Fate {
+/** The end of a kernel's process, and the file in which its session was recorded. */
+export interface ProcessEnd {
   /** Nobody requested it. */
   readonly died: boolean;
   readonly recorded: string | null;
 }
 
-/** The same state, where the process that the page knew is gone. */
-export function after(fate: Fate | null, now: Connection): Connection {
-  if (fate === null || !['dead', 'not-loaded', 'stopped'].includes(now.state)) {
+/** A state with the end of the process that the page knew: that it died, and where its session was recorded. */
+export function afterProcessEnd(end: ProcessEnd | null, now: Connection): Connection {
+  if (end === null || !['dead', 'not-loaded', 'stopped'].includes(now.state)) {
     return now;
   }
-  const again = fate.died && now.state !== 'dead';
+  const again = end.died && now.state !== 'dead';
   const text = again ? `The kernel died and was started again. ${now.text}` : now.text;
-  return { ...now, text, recorded: fate.recorded };
+  return { ...now, text, recorded: end.recorded };
 }
 
 /** The two halves speak different protocols: the older one must be updated. */
@@ -107,7 +107,7 @@ export function incompatible(hello: Hello): Connection {
 }
 
 /** The kernel's answer does not have the protocol's form. */
-export const unreadable = (message: string): Connection =>
+const unreadable = (message: string): Connection =>
   connection(
     'incompatible',
     `This page (kernel-monitor ${VERSION}) and the kernel's kernel-monitor do not understand each other: ${message}`,

@@ -1,31 +1,31 @@
 /**
  * `KernelSource`: the monitor of a kernel, over its control channel and iopub.
  *
- * What the kernel owns is only mirrored here (`mirror.ts`); what the page owns is whether it is visible, and the
- * accounts of the stream.
+ * The kernel's state is only mirrored here (`mirror.ts`); the page's own state is its visibility and the counts of the
+ * stream.
  */
 
 import { loadBokeh } from '../charts/bokeh.js';
 import { NotLoaded, type KernelLike, type MessageLike } from './channel.js';
 import { ChannelSource } from './channel_source.js';
 import type { ChartDocument } from './commands.js';
-import * as words from './connection.js';
-import { Refill } from './refill.js';
+import * as connections from './connection.js';
+import { Refill } from './accounts.js';
 import type { MonitorSource } from './source.js';
 import { KernelWatch, type LostReason } from './kernel_watch.js';
 import { frameOf, type Subscription } from './page_messages.js';
 import { PROTOCOL } from './protocol.js';
 
 export interface KernelSourceOptions {
-  /** Loads the package into a kernel that has not got it; `say` shows what is happening. */
-  load?: (say: (text: string) => void) => Promise<void>;
+  /** Loads the package into a kernel that has not got it; `show` shows what is happening. */
+  load?: (show: (text: string) => void) => Promise<void>;
   /** The kernel is known to have the package. */
   loaded?: boolean;
 }
 
 const RETRY_MS = 5000;
-/** How often a stopped monitor is asked whether a switch that is wanted has happened. */
-const LOOK_MS = 1000;
+/** The period of asking a stopped monitor whether a requested switch has happened, in ms. */
+const SWITCH_POLL_MS = 1000;
 
 export class KernelSource extends ChannelSource implements MonitorSource {
   readonly recorded = null;
@@ -38,13 +38,13 @@ export class KernelSource extends ChannelSource implements MonitorSource {
   private subscribed = false;
   /** Frames that overtake the answer to our subscription; null when none is under way. */
   private early: MessageLike[] | null = null;
-  /** A chart document that was asked for before the view does. */
-  private ahead: Promise<ChartDocument> | null = null;
-  /** Grows whenever what was asked before no longer matters. */
-  private turn = 0;
+  /** The chart document, requested before the view asks for it. */
+  private requestedDocument: Promise<ChartDocument> | null = null;
+  /** Counts resets: a reply to a request of an earlier generation is dropped. */
+  private generation = 0;
   private timer: ReturnType<typeof setTimeout> | undefined;
-  /** What became of the process that measured; null while that is still there. */
-  private fate: words.Fate | null = null;
+  /** The end of the process that measured; null while it runs. */
+  private processEnd: connections.ProcessEnd | null = null;
 
   constructor(
     kernel: KernelLike,
@@ -67,7 +67,7 @@ export class KernelSource extends ChannelSource implements MonitorSource {
     if (visible) {
       this.refresh();
     } else {
-      this.rest();
+      this.reset();
       this.commands.unsubscribe();
     }
   }
@@ -96,10 +96,10 @@ export class KernelSource extends ChannelSource implements MonitorSource {
       return;
     }
     if (this.options.load === undefined) {
-      const { text, remedy } = words.notLoaded();
+      const { text, remedy } = connections.notLoaded();
       throw new NotLoaded(`${text} Run ${String(remedy)}`);
     }
-    await this.options.load(text => this.setConnection(words.connecting(text)));
+    await this.options.load(text => this.setConnection(connections.connecting(text)));
   }
 
   async stop(): Promise<void> {
@@ -115,31 +115,31 @@ export class KernelSource extends ChannelSource implements MonitorSource {
     this.watch.dispose();
     super.dispose();
     this.setVisible(false);
-    this.rest();
+    this.reset();
   }
 
   /** The charts of the schema, which were asked for together with its rows. */
   override document(): Promise<ChartDocument> {
-    const document = this.ahead ?? super.document();
-    this.ahead = null;
+    const document = this.requestedDocument ?? super.document();
+    this.requestedDocument = null;
     return document;
   }
 
-  /** Forget what is under way: no subscription, no timers. */
-  private rest(): void {
-    this.turn += 1;
+  /** Drop the subscription, the timers, and the replies to what was asked before. */
+  private reset(): void {
+    this.generation += 1;
     this.subscribed = false;
     this.early = null;
     clearTimeout(this.timer);
-    this.refill.rest();
+    this.refill.cancel();
   }
 
-  /** Ask who is there, then subscribe. */
+  /** Check the version of the kernel's package, and subscribe. */
   private async attach(touch: boolean): Promise<void> {
-    this.rest();
-    await this.guard(async turn => {
+    this.reset();
+    await this.guard(async generation => {
       if (this.kernel.status === 'dead') {
-        this.setConnection(words.after(this.fate, words.dead()));
+        this.setConnection(connections.afterProcessEnd(this.processEnd, connections.dead()));
         return;
       }
       // Both at once: what a first answer costs in time, a second one costs again.
@@ -147,32 +147,32 @@ export class KernelSource extends ChannelSource implements MonitorSource {
       this.early = [];
       const subscribed = quietly(this.commands.subscribe(touch));
       const hello = await greeting;
-      if (turn !== this.turn) {
+      if (generation !== this.generation) {
         return;
       }
       if (hello.protocol !== PROTOCOL) {
         this.early = null;
         this.commands.unsubscribe();
-        this.setConnection(words.incompatible(hello));
+        this.setConnection(connections.incompatible(hello));
         return;
       }
       const subscription = await subscribed;
-      if (turn === this.turn) {
-        await this.open(subscription, turn);
+      if (generation === this.generation) {
+        await this.open(subscription, generation);
       }
     });
   }
 
-  private async open(subscription: Subscription, turn: number): Promise<void> {
+  private async open(subscription: Subscription, generation: number): Promise<void> {
     const { session, schema, seq } = subscription;
     const known = this.schema;
     const sameSession = session === this.session && known !== null;
     if (!sameSession || schema.version !== known.version) {
       if (schema.series.length > 0) {
-        this.ahead = quietly(super.document());
+        this.requestedDocument = quietly(super.document());
       }
       const { rows, events } = await this.commands.history(0);
-      if (turn !== this.turn) {
+      if (generation !== this.generation) {
         return;
       }
       this.mirror.begin(session, rows.schema);
@@ -195,34 +195,36 @@ export class KernelSource extends ChannelSource implements MonitorSource {
     for (const message of early) {
       this.onFrame(message);
     }
-    this.refill.look();
+    this.refill.request();
   }
 
   /** Show the state in the reply to a subscription, and keep the lease if frames are to come. */
   private settle({ running, paused, session, schema, lease }: Subscription): void {
     clearTimeout(this.timer);
     this.subscribed = running;
-    this.fate = running || session !== null ? null : this.fate;
+    this.processEnd = running || session !== null ? null : this.processEnd;
     if (!running) {
-      this.setConnection(words.after(this.fate, words.stopped(session)));
+      this.setConnection(
+        connections.afterProcessEnd(this.processEnd, connections.stopped(session))
+      );
       this.commands.unsubscribe();
       if (this.loaders.some(loader => loader.wanted !== null)) {
         // No frame will show that the requested switch has happened.
-        this.timer = setTimeout(() => this.refresh(), LOOK_MS);
+        this.timer = setTimeout(() => this.refresh(), SWITCH_POLL_MS);
       }
     } else if (paused) {
       // Renewing would be the very activity that a pause spares the kernel; the next cell subscribes again.
-      this.setConnection(words.paused());
+      this.setConnection(connections.paused());
     } else {
-      this.setConnection(words.running(schema.interval));
+      this.setConnection(connections.running(schema.interval));
       this.timer = setTimeout(() => void this.renew(), (lease * 1000) / 2);
     }
   }
 
   private async renew(): Promise<void> {
-    await this.guard(async turn => {
+    await this.guard(async generation => {
       const subscription = await this.commands.subscribe();
-      if (turn !== this.turn) {
+      if (generation !== this.generation) {
         return;
       }
       const { session, schema } = subscription;
@@ -237,9 +239,9 @@ export class KernelSource extends ChannelSource implements MonitorSource {
 
   /** Fetch the rows after `since`. */
   private async fetch(since: number): Promise<void> {
-    await this.guard(async turn => {
+    await this.guard(async generation => {
       const { rows, events } = await this.commands.history(since);
-      if (turn === this.turn && rows.schema.version === this.schema?.version) {
+      if (generation === this.generation && rows.schema.version === this.schema?.version) {
         this.accounts.backfill(rows.seq);
         this.mirror.take(this.loaders, this.strip, events);
         this.arrived.emit(rows);
@@ -247,13 +249,13 @@ export class KernelSource extends ChannelSource implements MonitorSource {
     });
   }
 
-  /** Run one step; an error becomes a connection state, unless the turn is over by then. */
-  private async guard(step: (turn: number) => Promise<void>): Promise<void> {
-    const { turn } = this;
+  /** Run one step; an error becomes a connection state, unless it is of an earlier generation by then. */
+  private async guard(step: (generation: number) => Promise<void>): Promise<void> {
+    const { generation } = this;
     try {
-      await step(turn);
+      await step(generation);
     } catch (error) {
-      if (turn === this.turn) {
+      if (generation === this.generation) {
         this.explain(error);
       }
     }
@@ -261,8 +263,10 @@ export class KernelSource extends ChannelSource implements MonitorSource {
 
   /** Say what went wrong, and try again where that may help. */
   private explain(error: unknown): void {
-    this.rest();
-    this.setConnection(words.after(this.fate, words.explain(error, this.kernel.status)));
+    this.reset();
+    this.setConnection(
+      connections.afterProcessEnd(this.processEnd, connections.explain(error, this.kernel.status))
+    );
     if (this.connection.state === 'connecting') {
       this.timer = setTimeout(() => this.refresh(), RETRY_MS);
     }
@@ -300,7 +304,7 @@ export class KernelSource extends ChannelSource implements MonitorSource {
     if (this.connection.state === 'paused') {
       void this.renew();
     }
-    this.refill.look();
+    this.refill.request();
   }
 
   onNotice(kind: string, bokeh: string | null): void {
@@ -309,12 +313,12 @@ export class KernelSource extends ChannelSource implements MonitorSource {
       void quietly(loadBokeh(bokeh, () => this.bokehjs()));
     }
     if (kind === 'unloaded') {
-      this.rest();
+      this.reset();
       this.channel.forget();
-      this.setConnection(words.notLoaded());
+      this.setConnection(connections.notLoaded());
     } else if (kind === 'paused' && this.subscribed) {
       clearTimeout(this.timer);
-      this.setConnection(words.paused());
+      this.setConnection(connections.paused());
     } else {
       this.refresh();
     }
@@ -327,18 +331,21 @@ export class KernelSource extends ChannelSource implements MonitorSource {
   }
 
   onLost(reason: LostReason): void {
-    const [state, why] = words.LOST[reason];
+    const [state, why] = connections.LOST[reason];
     if (reason !== 'disconnected') {
-      const died = reason !== 'restarting' || this.fate?.died === true;
-      this.fate = { died, recorded: this.recording?.path ?? this.fate?.recorded ?? null };
+      const died = reason !== 'restarting' || this.processEnd?.died === true;
+      this.processEnd = {
+        died,
+        recorded: this.recording?.path ?? this.processEnd?.recorded ?? null
+      };
     }
-    this.rest();
+    this.reset();
     this.channel.cancel(why);
-    this.setConnection(words.after(this.fate, state));
+    this.setConnection(connections.afterProcessEnd(this.processEnd, state));
   }
 
   onFound(): void {
-    this.setConnection(words.connecting());
+    this.setConnection(connections.connecting());
     this.refresh();
   }
 }

@@ -6,7 +6,7 @@ import { FRAME, GLANCE, NOTICE } from './protocol.js';
 /** `died`: the server starts another process in the place of one that ended unasked. */
 export type LostReason = 'dead' | 'died' | 'restarting' | 'disconnected';
 
-export interface Watcher {
+interface Watcher {
   onFrame?(message: MessageLike): void;
   onGlance?(message: MessageLike): void;
   /**

@@ -5,8 +5,16 @@
 
 import type { AnalysisState, Findings } from '../analysis/analysis.js';
 import { Emitter } from './emitter.js';
-import type { ChartChoice, Recording, Settings } from './settings.js';
-import type { LoaderState, MonitorEvent, Schema, Strip, Subscription } from './page_messages.js';
+import type {
+  ChartChoice,
+  LoaderState,
+  MonitorEvent,
+  Recording,
+  Schema,
+  Settings,
+  Strip,
+  Subscription
+} from './page_messages.js';
 
 export class Mirror {
   session: string | null = null;

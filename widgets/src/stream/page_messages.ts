@@ -1,4 +1,4 @@
-/** Messages of the kernel as the page uses them: of the protocol's types, and with their buffers. */
+/** Messages of the kernel as the page uses them, with their buffers, and what the page asks it to change. */
 
 import { decode, floats, object, WireError, type Buffer } from './message_check.js';
 import { PROTOCOL } from './protocol.js';
@@ -6,11 +6,14 @@ import type * as protocol from './protocol.js';
 
 export { WireError, type Buffer };
 export type {
+  ChartState as ChartChoice,
   EngineState as Backend,
   Event as MonitorEvent,
   KnobsState as Knobs,
   LoaderState,
+  RecordingState as Recording,
   SchemaState as Schema,
+  SettingsState as Settings,
   Skip,
   Strip,
   StripRow,
@@ -19,6 +22,16 @@ export type {
 
 /** The fields of `hello` that kernels of every protocol send. */
 export type Hello = Pick<protocol.HelloReply, 'protocol' | 'version' | 'environment'>;
+
+/** The settings for `configure` to change; those left out stay as they are. */
+export type Changes = Partial<
+  Pick<protocol.SettingsState, 'interval' | 'history' | 'charts' | 'unfolded'>
+> & {
+  /** True to record, false not to; or the folder to record to (empty: the usual one). */
+  readonly record?: boolean | string;
+  /** Per hour, with its currency or without (`2.50`, `2.50 €`); an empty text takes it away. */
+  readonly price?: number | string;
+};
 
 export interface Frame extends protocol.Frame {
   /** One value for each series; NaN is missing. */

@@ -2,12 +2,12 @@
 
 import { KernelError, type KernelLike } from './channel.js';
 import { ChannelSource } from './channel_source.js';
-import * as words from './connection.js';
+import * as connections from './connection.js';
 import type { Recorded } from './sessions.js';
 import type { MonitorSource } from './source.js';
 import type { LoaderState, Subscription } from './page_messages.js';
 
-/** What to open: by the kernel's name for it, or by its file. */
+/** The recording to open: by the kernel's name for it, or by its file. */
 export type RecordedPlace = { readonly id: string } | { readonly path: string };
 
 export class RecordedSource extends ChannelSource implements MonitorSource {
@@ -16,11 +16,11 @@ export class RecordedSource extends ChannelSource implements MonitorSource {
   private path: string | null;
   private wanted = false;
   private loading = false;
-  private turn = 0;
+  private generation = 0;
 
   constructor(kernel: KernelLike, place: RecordedPlace) {
     super(kernel);
-    this.connection = words.connecting('Opening the recorded session…');
+    this.connection = connections.connecting('Opening the recorded session…');
     this.path = 'path' in place ? place.path : null;
     this.commands.recorded = 'id' in place ? place.id : null;
   }
@@ -43,7 +43,7 @@ export class RecordedSource extends ChannelSource implements MonitorSource {
     if (this.path !== null) {
       this.commands.recorded = await this.commands.open(this.path);
     }
-    await this.read(this.turn);
+    await this.read(this.generation);
   }
 
   start(): Promise<void> {
@@ -95,35 +95,35 @@ export class RecordedSource extends ChannelSource implements MonitorSource {
   }
 
   override async exportPage(): Promise<{ filename: string; html: string }> {
-    return this.again(() => this.commands.exportPage());
+    return this.reopening(() => this.commands.exportPage());
   }
 
   override dispose(): void {
-    this.turn += 1;
+    this.generation += 1;
     super.dispose();
   }
 
   private async load(): Promise<void> {
-    const { turn } = this;
+    const { generation } = this;
     this.loading = true;
     try {
       if (this.commands.recorded === null && this.path !== null) {
         this.commands.recorded = await this.commands.open(this.path);
       }
-      await this.again(() => this.read(turn));
+      await this.reopening(() => this.read(generation));
     } catch (error) {
-      if (turn === this.turn) {
-        this.setConnection(words.unopened(error, this.path));
+      if (generation === this.generation) {
+        this.setConnection(connections.unopened(error, this.path));
       }
     } finally {
       this.loading = false;
     }
   }
 
-  private async read(turn: number): Promise<void> {
+  private async read(generation: number): Promise<void> {
     const subscription = await this.commands.subscribe();
     const { rows, events } = await this.commands.history(0);
-    if (turn !== this.turn) {
+    if (generation !== this.generation) {
       return;
     }
     const recorded = subscription.recorded ?? undisclosed(subscription);
@@ -134,13 +134,13 @@ export class RecordedSource extends ChannelSource implements MonitorSource {
     const loaders = subscription.loaders.map(state => ({ ...state, ended: true }));
     this.mirror.mergeAnalysis(subscription);
     this.mirror.take(loaders, subscription.strip, events);
-    this.setConnection(words.recorded(recorded));
+    this.setConnection(connections.recorded(recorded));
     this.opened.emit(rows.schema);
     this.arrived.emit(rows);
   }
 
   /** A restarted kernel has forgotten what it had opened: open the file once more. */
-  private async again<T>(step: () => Promise<T>): Promise<T> {
+  private async reopening<T>(step: () => Promise<T>): Promise<T> {
     try {
       return await step();
     } catch (error) {

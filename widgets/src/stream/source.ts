@@ -9,18 +9,21 @@ import type { ChartDocument } from './commands.js';
 import type { Connection } from './connection.js';
 import type { Emitter } from './emitter.js';
 import type { Recorded } from './sessions.js';
-import type { ChartChoice, Changes, Recording, Settings } from './settings.js';
 import type {
+  Changes,
+  ChartChoice,
   History,
   Knobs,
   LoaderState,
   MonitorEvent,
+  Recording,
   Rows,
   Schema,
+  Settings,
   Strip
 } from './page_messages.js';
 
-/** What charts are drawn from. */
+/** A source that charts are drawn from. */
 export interface ChartSource {
   readonly schema: Schema | null;
   readonly events: readonly MonitorEvent[];
@@ -38,18 +41,18 @@ export interface ChartSource {
   bokehjs(): Promise<{ version: string; text: string }>;
 }
 
-/** What a dashboard shows: charts, and a session with its loaders, which it may also be asked to change. */
+/** A source that a dashboard shows: charts, and a session with its loaders, which it can also change. */
 export interface MonitorSource extends ChartSource {
   readonly connection: Connection;
   /** The session that the schema belongs to; null when nothing was measured. */
   readonly session: string | null;
   readonly loaders: readonly LoaderState[];
   readonly strip: Strip | null;
-  /** What can be set; null before the first subscription, and for a recording. */
+  /** The settings; null before the first subscription, and for a recording. */
   readonly settings: Settings | null;
   /** The charts to choose from. */
   readonly charts: readonly ChartChoice[];
-  /** Whether and where the session is being recorded. */
+  /** The state and the place of the session's recording. */
   readonly recording: Recording | null;
   /** A cell is running. */
   readonly busy: boolean;
@@ -60,7 +63,7 @@ export interface MonitorSource extends ChartSource {
   readonly stats: StreamStats;
   /** Reset the counts of the stream. */
   resetStats(): void;
-  /** Whether `start` can do something now. */
+  /** True if `start` can do something now. */
   readonly canStart: boolean;
 
   readonly connectionChanged: Emitter<Connection>;
