@@ -49,7 +49,6 @@ transform = v2.Compose([
 ])
 loader = switchable(DataLoader(ImageFolder(root, transform), batch_size=8, shuffle=True, num_workers=1), name="train")
 model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 64 * 64, 3))
-requests = control.Control(monitor)
 optimizer = torch.optim.SGD(model.parameters(), 0.01)
 monitor.watch(model, optimizer)
 
