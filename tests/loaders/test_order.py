@@ -33,7 +33,7 @@ from torchvision.datasets import ImageFolder
 from kernel_monitor.loaders import switchable
 
 from .conftest import Make, augmented, settle
-from .torchvision_layouts import image
+from .data.torchvision_layouts import image
 
 FIXED = v1.Compose([v1.Resize((16, 16)), v1.ToTensor()])
 
