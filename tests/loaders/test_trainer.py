@@ -87,11 +87,7 @@ def train(make: Callable[[], Any], folder: Path, model: Model, resume: str | Non
     Training(model, arguments, train_dataset=Numbers()).train(resume_from_checkpoint=resume)
 
 
-OPTIONS: list[dict[str, Any]] = [
-    {},
-    {"data_seed": 7},
-    {"accelerator_config": {"use_seedable_sampler": False}},
-]
+OPTIONS: list[dict[str, Any]] = [{}, {"data_seed": 7}, {"accelerator_config": {"use_seedable_sampler": False}}]
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=["seed", "data_seed", "not seedable"])

@@ -34,12 +34,7 @@ WRAPPERS: dict[str, Any] = {
     "ToTensor": v1.Compose([CROP, v1.RandomHorizontalFlip(1.0), v1.ToTensor(), v1.Normalize(*NORM)]),
     "ToImage": v2.Compose([v2.ToImage(), v2.RandomResizedCrop(24, **EXACT), v2.RandomHorizontalFlip(1.0)]),
     "ToImage and ToDtype": v2.Compose(
-        [
-            v2.ToImage(),
-            v2.RandomResizedCrop(24, **EXACT),
-            v2.ToDtype(torch.float32, scale=True),
-            v2.Normalize(*NORM),
-        ]
+        [v2.ToImage(), v2.RandomResizedCrop(24, **EXACT), v2.ToDtype(torch.float32, scale=True), v2.Normalize(*NORM)]
     ),
     "ToDtype, pure": v2.Compose(
         [v2.ToImage(), v2.RandomResizedCrop(24, **EXACT), v2.ToDtype(torch.float32, scale=True), v2.ToPureTensor()]

@@ -155,8 +155,7 @@ def page(rows: dict[str, Row], arrays: dict[str, Row]) -> str:
         "",
         "## Each chain that is measured",
         "",
-        f"{_PHOTOS} Most add `Resize((64, 72))`, `ToTensor` and `Normalize`; "
-        "see `tests/loaders/transforms/op_chains.py`.",
+        f"{_PHOTOS} Most add `Resize((64, 72))`, `ToTensor` and `Normalize`; see `{_CHAINS}`.",
         "",
         "| chain | how | mean | worst image |",
         "|---|---|---|---|",
@@ -189,6 +188,7 @@ def page(rows: dict[str, Row], arrays: dict[str, Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
+_CHAINS = "tests/loaders/transforms/op_chains.py"
 _PHOTOS = "36 generated JPEGs of 60 to 150 pixels a side, a third with an EXIF orientation, a quarter gray."
 
 

@@ -238,11 +238,7 @@ CASES = (
     Case("base class and mixin", _single, "offered", samples=20),
     Case("transform for a part", _from_subset, "offered", samples=16),
     Case("index in front, by a proxy", lambda folder: WithIndex(_my(folder)), "offered"),
-    Case(
-        "index in front, twice",
-        lambda folder: WithIndex(WithIndex(_my(folder))),
-        "offered",
-    ),
+    Case("index in front, twice", lambda folder: WithIndex(WithIndex(_my(folder))), "offered"),
     Case("classes in turn", _balanced, "offered", samples=30),
     Case(
         "method chosen at the start",

@@ -69,13 +69,7 @@ def standardised(window: Any) -> Any:
 
 CASES = (
     Case("table", lambda folder: Tabular(pd.read_csv(folder / "labels.csv"), "weight"), "grey", NO_IMAGE),
-    Case(
-        "texts",
-        lambda folder: Texts(sorted((folder / "texts").glob("*.txt"))),
-        "grey",
-        NO_IMAGE,
-        collate=as_list,
-    ),
+    Case("texts", lambda folder: Texts(sorted((folder / "texts").glob("*.txt"))), "grey", NO_IMAGE, collate=as_list),
     Case(
         "windows of a series",
         lambda _: Windows(np.sin(np.arange(40) / 3).astype(np.float32), 16, standardised),

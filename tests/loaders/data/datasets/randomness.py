@@ -216,12 +216,7 @@ CASES = (
         random=True,
         note="With the seeds of the plan the dry run draws the file that the user's code would.",
     ),
-    Case(
-        "random caption",
-        RandomCaption,
-        "offered",
-        random=True,
-    ),
+    Case("random caption", RandomCaption, "offered", random=True),
     Case("index not looked at", AnyIndex, "offered", random=True),
     Case("transform by label", ByLabel, "grey", DIFFERENT, random=True),
     Case("hard samples have their own transform", HardOnes, "fallback", DIFFERENT, odd=2),

@@ -245,9 +245,5 @@ CASES = (
         note="Fewer samples than are tried before an engine is offered; pandas keeps the groups in itself.",
     ),
     Case("FaceLandmarksDataset of the tutorial", _landmarks, "grey", either(PIXELS, JOINT)),
-    Case(
-        "labels from SQLite",
-        lambda folder: FromDatabase(_database(folder), folder / "photos", fixed()),
-        "offered",
-    ),
+    Case("labels from SQLite", lambda folder: FromDatabase(_database(folder), folder / "photos", fixed()), "offered"),
 )
