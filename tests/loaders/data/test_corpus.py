@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +21,7 @@ from torchvision.datasets import ImageFolder
 from kernel_monitor.errors import SampleError
 from kernel_monitor.loaders import SwitchableLoader, switchable
 
-from ..conftest import settle
+from ..conftest import run_python, settle, switch_to
 from .corpus import Case, cases, jpeg, picture
 
 CASES = {case.name: case for case in cases()}
@@ -61,9 +59,7 @@ def wrapped(root: Path, chain: Any, backend: str, **options: Any) -> SwitchableL
     # Listed by hand: ImageFolder passes over what it does not know by its suffix.
     dataset.samples = [(str(root / "corpus" / name), number) for number, name in enumerate(CASES)]
     loader = switchable(DataLoader(dataset, **options), seed=3, on_error=on_error)
-    loader.switch(backend)
-    if options["num_workers"] == 0:
-        settle(loader)
+    switch_to(loader, backend)
     return loader
 
 
@@ -105,7 +101,6 @@ def outcomes(loader: SwitchableLoader) -> list[Outcome]:
 
 @pytest.fixture(scope="module", params=CHAINS)
 def ran(root: Path, request: pytest.FixtureRequest) -> Ran:
-    """Every engine's outcomes."""
     found: dict[Any, Any] = {"tolerance": TOLERANCE[request.param]}
     with warnings.catch_warnings(), no_longer_than(LIMIT):
         warnings.simplefilter("ignore")  # Pillow's, about the files
@@ -204,20 +199,13 @@ def test_a_file_without_permission_is_named(tmp_path: Path) -> None:
         (tmp_path / "class" / f"{number}.jpg").write_bytes(jpeg())
     path = tmp_path / "class" / "1.jpg"
     path.chmod(0)
-    ran = subprocess.run(
-        [sys.executable, "-c", WITHOUT_POWERS, "-c", UNREADABLE, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-        check=False,
-    )
+    ran = run_python("-c", WITHOUT_POWERS, "-c", UNREADABLE, tmp_path)
     assert ran.returncode == 0, ran.stderr[-3000:]
     message = f"sample 1, {path}: PermissionError: [Errno 13] Permission denied: '{path}'"
     assert ran.stdout.splitlines() == ["1", f"1 {path} {message}", "1"] * 4
 
 
 def replaced(path: Path, kind: str) -> None:
-    """Put something else in a file's place."""
     if kind == "vanished":
         path.unlink()
     elif kind == "pipe":
@@ -275,14 +263,12 @@ def test_a_file_mended_between_epochs_goes_to_dali_again(tmp_path: Path) -> None
     path = tmp_path / "class" / "0.jpg"
     path.write_bytes(jpeg(picture("CMYK")))
     loader = switchable(DataLoader(ImageFolder(tmp_path, centred()), num_workers=0))
-    loader.switch("dali-cpu")
-    settle(loader)
+    switch_to(loader, "dali-cpu")
     list(loader)
     assert loader.decoded() == {"torchvision": 1}
     path.write_bytes(jpeg())
     list(loader)
     assert loader.decoded() == {"dali-cpu": 1}
-    loader.release()
 
 
 def test_cases_are_named_once() -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import pickle
-import random
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -24,25 +22,11 @@ from torch.utils.data import DataLoader
 
 from kernel_monitor.loaders.data.file_check import look_bytes
 
-from .datasets import CASES, RUNNABLE, Case, arrays, as_written, equal, reasons, write_images
+from ..conftest import seed_all
+from .datasets import CASES, RUNNABLE, Case, arrays, as_written, equal, reasons
 from .datasets.folder import photos
 
 KNOWN = {value for name, value in vars(reasons).items() if name.isupper()}
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_images(tmp_path_factory.mktemp("datasets"))
-
-
-@pytest.fixture
-def folder(images: Path, tmp_path: Path) -> Path:
-    """A folder of the test's own: some data sets write beside the images."""
-    return shutil.copytree(images, tmp_path / "images", copy_function=_link)
-
-
-def _link(source: str, target: str) -> None:
-    Path(target).hardlink_to(source)
 
 
 class Counting:
@@ -83,10 +67,7 @@ def opened() -> Iterator[Callable[[], int]]:
 
 
 def epoch(case: Case, dataset: Any, seed: int) -> tuple[list[Any], Counting]:
-    """All batches of the plain loader."""
-    torch.manual_seed(seed)
-    random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002 - what users draw from
+    seed_all(seed)
     collate = Counting(case.collate)
     return list(DataLoader(dataset, batch_size=5, collate_fn=collate)), collate
 
@@ -102,8 +83,8 @@ def check_pickling(case: Case, dataset: Any) -> None:
 
 @as_written
 @pytest.mark.parametrize("case", RUNNABLE, ids=lambda case: case.name)
-def test_a_data_set_works_with_a_plain_loader(case: Case, folder: Path) -> None:
-    dataset: Any = case.make(folder)
+def test_a_data_set_works_with_a_plain_loader(case: Case, root: Path) -> None:
+    dataset: Any = case.make(root)
     check_pickling(case, dataset)
     with opened() as count:
         first, counted = epoch(case, dataset, 0)
@@ -113,7 +94,7 @@ def test_a_data_set_works_with_a_plain_loader(case: Case, folder: Path) -> None:
     other, _ = epoch(case, dataset, 1)
     assert equal(first, other) != case.random
     if case.random:  # its own seeds are all that it depends on, but for what no seed reaches
-        again, _ = epoch(case, case.make(folder), 0)
+        again, _ = epoch(case, case.make(root), 0)
         assert equal(first, again) == (case.reason != reasons.NOT_THE_SAME)
     if case.expect == "offered":
         assert images == case.samples

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
+
+from ..conftest import run_python
 
 MUTANTS = int(os.environ.get("MUTANTS", "600"))
 LIMIT = 60 + MUTANTS / 10  # s
@@ -154,13 +154,7 @@ print(json.dumps({"done": done, "decoded": decoded, "errors": errors, "apart": a
 @pytest.mark.parametrize("seed", [1])
 def test_damaged_jpegs_neither_crash_nor_hang_nor_differ(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     root = tmp_path_factory.mktemp("mutants")
-    ran = subprocess.run(
-        [sys.executable, "-c", FUZZ, str(root), str(seed), str(MUTANTS)],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-        check=False,
-    )
+    ran = run_python("-c", FUZZ, root, seed, MUTANTS, timeout=LIMIT)
     assert ran.returncode == 0, ran.stderr[-3000:]
     found = json.loads(ran.stdout.splitlines()[-1])
     print(f"{found['done']} damaged JPEGs: {found['decoded']} decoded by DALI, {found['errors']} named errors")

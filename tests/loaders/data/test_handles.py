@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import io
 import pickle
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +18,10 @@ from kernel_monitor.loaders.data.file_source import FileSource
 from kernel_monitor.loaders.data.fingerprint import snapshot
 from kernel_monitor.loaders.data.view import View
 
-from ..conftest import augmented, make_folder, settle
+from ..conftest import augmented, make_folder, switch_to
 
 COUNT = 12
-
-
-@pytest.fixture(autouse=True)
-def no_garbage_collection() -> Iterator[None]:
-    """What is given up must be gone at once, not when Python looks for reference cycles."""
-    gc.disable()
-    yield
-    gc.enable()
+pytestmark = pytest.mark.usefixtures("no_garbage_collection")
 
 
 @pytest.fixture
@@ -92,12 +83,10 @@ def test_an_examination_leaves_nothing_open(kind: Any, environment: str) -> None
     loader = switchable(DataLoader(dataset, batch_size=4))
     assert loader.backends["dali-cpu"].available, loader.backends["dali-cpu"].reason
     assert [batch[1].tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
-    loader.switch("dali-cpu")
-    settle(loader)
+    switch_to(loader, "dali-cpu")
     assert [batch[1].tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
     assert loader.backend == "dali-cpu"
     assert not loader.fallbacks()
-    loader.release()
 
 
 def test_what_dali_opens_is_not_open_where_workers_are_given_the_data_set(environment: str) -> None:
@@ -137,7 +126,6 @@ def test_a_worker_reads_what_its_own_function_has_changed(environment: str) -> N
     )
     assert loader.backends["dali-cpu"].available
     assert [batch[2].tolist() for batch in loader] == [[5] * 4] * 3
-    loader.release()
 
 
 class Handle:

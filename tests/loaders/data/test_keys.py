@@ -20,8 +20,9 @@ from kernel_monitor import switchable
 from kernel_monitor.errors import MonitorError, SampleError
 from kernel_monitor.loaders.data.file_check import FileTable
 
-from ..conftest import settle
-from .delivered import FIXED, same
+from ..conftest import on_both, switch_to
+from ..photos import FIXED
+from .datasets import equal
 
 SIZE = 12
 
@@ -42,8 +43,6 @@ class Word:
 
 
 class Silent:
-    """A key that answers nothing."""
-
     def __index__(self) -> int:
         raise RuntimeError("no index")
 
@@ -120,7 +119,6 @@ def test_every_key_arrives_as_it_is(kind: Any, workers: int) -> None:
     assert [told(key) for key in loader.plan() if type(key) in (str, tuple, Scale)] == [
         told(key) for batch in batches for key in batch if type(key) in (str, tuple, Scale)
     ]
-    loader.release()
 
 
 @pytest.mark.parametrize("name", KEYS)
@@ -304,14 +302,12 @@ def test_dali_serves_keys_that_it_can_follow(folder: Path, workers: int) -> None
     loader.set_epoch(0)
     iterator = iter(loader)
     first = next(iterator)
-    loader.switch("dali-cpu")
-    settle(loader)
+    switch_to(loader, "dali-cpu")
     found = [first, *iterator]
     assert loader.decoded()["dali-cpu"] > 0
     assert near(found, expected)
     assert loader.plan() == names * 4
     assert loader.state()["lost"] == loader.state()["doubled"] == 0
-    loader.release()
 
 
 def test_where_keys_are_only_known_once_they_are_drawn_dali_is_grey(folder: Path) -> None:
@@ -328,11 +324,7 @@ def test_a_subset_of_names_is_learnt_by_names(folder: Path) -> None:
     names: Any = list(data.paths)
     loader = switchable(DataLoader(ConcatDataset([Subset(data, names[:5]), Subset(data, names[5:])]), 4), seed=4)
     assert loader.backends["dali-cpu"].available, loader.backends["dali-cpu"].reason
-    expected = list(loader)
-    loader.switch("dali-cpu")
-    settle(loader)
-    loader.set_epoch(0)
-    assert near(list(loader), expected)
+    assert near(*on_both(loader, list))
     assert loader.decoded() == {"dali-cpu": SIZE}
 
 
@@ -340,8 +332,7 @@ def test_integers_of_numpy_reach_dali(folder: Path) -> None:
     batches: Any = [[np.int64(3), np.int64(200)], [np.int64(3)]]
     loader = switchable(DataLoader(ImageFolder(folder, FIXED), batch_sampler=batches), seed=4)
     plain = [targets.tolist() for _, targets in DataLoader(ImageFolder(folder, FIXED), batch_sampler=batches)]
-    loader.switch("dali-cpu")
-    settle(loader)
+    switch_to(loader, "dali-cpu")
     assert [targets.tolist() for _, targets in loader] == plain
     assert loader.decoded() == {"dali-cpu": 3}
 
@@ -355,8 +346,7 @@ def test_a_bad_file_is_named_by_its_key(folder: Path, tmp_path: Path, backend: s
     bad.write_bytes(b"no image")
     for on_error in ("raise", "skip"):
         loader = switchable(DataLoader(data, batch_sampler=[names[:4], names[4:]]), on_error=on_error)
-        loader.switch(backend)
-        settle(loader)
+        switch_to(loader, backend)
         if on_error == "raise":
             with pytest.raises(SampleError, match=f"sample '{names[1]}', .*bad.jpg") as caught:
                 list(loader)
@@ -386,4 +376,4 @@ def test_other_ranks_are_not_told_numbers_that_stand_for_keys() -> None:
     (record,) = loader.records()
     assert record.shared is False
     assert record.sampled() == [1, "a"]
-    assert same(list(record.indices), [1, SIZE])
+    assert equal(list(record.indices), [1, SIZE])

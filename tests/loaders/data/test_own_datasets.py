@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import random
 import re
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,30 +13,20 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 from torchvision import transforms as v1
 
 from kernel_monitor import switchable
 from kernel_monitor.errors import BackendUnavailable
-from kernel_monitor.loaders.engines import backends, engine
 
-from ..conftest import settle
-from .datasets import RUNNABLE, Case, as_written, equal, write_images
+from ..conftest import on_both, set_cores, switch_to
+from ..photos import Photos
+from .datasets import RUNNABLE, Case, as_written, equal
 from .datasets.arrays import Turned, arrays
 from .datasets.folder import photos
 
 MEAN = 2.0  # greatest mean difference of an image's pixel values (0 to 255) between the engines
 SEED = 11
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_images(tmp_path_factory.mktemp("datasets"))
-
-
-@pytest.fixture
-def folder(images: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(images, tmp_path / "images")
 
 
 def near(one: Any, other: Any) -> bool:
@@ -63,29 +52,28 @@ def near(one: Any, other: Any) -> bool:
     return equal(one, other)
 
 
-def loader_of(case: Case, folder: Path, **options: Any) -> Any:
-    plain = DataLoader(case.make(folder), batch_size=4, collate_fn=case.collate, **options)
+def loader_of(case: Case, root: Path, **options: Any) -> Any:
+    plain = DataLoader(case.make(root), batch_size=4, collate_fn=case.collate, **options)
     return switchable(plain, seed=SEED, name=case.name[:40])
 
 
 @as_written
 @pytest.mark.parametrize("case", RUNNABLE, ids=lambda case: case.name)
-def test_torchvision_gives_what_plain_torch_gives(case: Case, folder: Path) -> None:
+def test_torchvision_gives_what_plain_torch_gives(case: Case, root: Path) -> None:
     # First: what its data set opens may be open once in a process.
-    plain = list(DataLoader(case.make(folder), batch_size=4, collate_fn=case.collate))
-    loader = loader_of(case, folder)
+    plain = list(DataLoader(case.make(root), batch_size=4, collate_fn=case.collate))
+    loader = loader_of(case, root)
     ours = list(loader)
     assert loader.history == []
     assert len(ours) == len(plain)
     if not case.random:
         assert equal(ours, plain)
-    loader.release()
 
 
 @as_written
 @pytest.mark.parametrize("case", RUNNABLE, ids=lambda case: case.name)
-def test_dali_gives_the_same_samples_or_says_why_not(case: Case, folder: Path) -> None:
-    loader = loader_of(case, folder)
+def test_dali_gives_the_same_samples_or_says_why_not(case: Case, root: Path) -> None:
+    loader = loader_of(case, root)
     backend = loader.backends["dali-cpu"]
     assert backend.available == (case.expect != "grey"), backend.reason
     if not backend.available:
@@ -93,29 +81,18 @@ def test_dali_gives_the_same_samples_or_says_why_not(case: Case, folder: Path) -
         with pytest.raises(BackendUnavailable):
             loader.switch("dali-cpu")
         return
-    expected = list(loader)
-    loader.switch("dali-cpu")
-    settle(loader)
-    loader.set_epoch(0)
-    found = list(loader)
+    expected, found = on_both(loader, list)
     assert loader.backend == "dali-cpu"
     assert len(found) == len(expected)
     assert all(map(near, found, expected))
     fallbacks = loader.fallbacks()
     assert len(fallbacks) == case.odd, fallbacks
     assert all(re.search(case.reason, fallback.reason) for fallback in fallbacks), fallbacks
-    loader.release()
 
 
-class Described(Dataset[Any]):
-    """A sample of several things, one of them drawn."""
-
-    def __init__(self, folder: Path, transform: Any) -> None:
-        self.paths = photos(folder)
-        self.transform = transform
-
-    def __len__(self) -> int:
-        return len(self.paths)
+class Described(Photos):
+    def __init__(self, root: Path, transform: Any) -> None:
+        super().__init__(photos(root), transform)
 
     def __getitem__(self, index: int) -> Any:
         image = Image.open(self.paths[index]).convert("RGB")
@@ -128,15 +105,10 @@ LEFT = v1.Compose([v1.RandomResizedCrop(24), v1.RandAugment(), v1.ToTensor()])
 
 
 @pytest.mark.parametrize(("chain", "cores"), [(CROPPED, 2), (LEFT, 8)], ids=["all in DALI", "the rest in workers"])
-def test_with_workers(folder: Path, monkeypatch: pytest.MonkeyPatch, chain: Any, cores: int) -> None:
-    for module in (engine, backends):
-        monkeypatch.setattr(module, "usable_cores", lambda: cores)
-    loader = switchable(DataLoader(Described(folder, chain), batch_size=4, num_workers=2), seed=SEED)
-    expected = list(loader)
-    loader.switch("dali-cpu")
-    settle(loader)
-    loader.set_epoch(0)
-    found = list(loader)
+def test_with_workers(root: Path, monkeypatch: pytest.MonkeyPatch, chain: Any, cores: int) -> None:
+    set_cores(monkeypatch, cores)
+    loader = switchable(DataLoader(Described(root, chain), batch_size=4, num_workers=2), seed=SEED)
+    expected, found = on_both(loader, list)
     assert loader.decoded() == {"dali-cpu": 24}
     for one, other in zip(found, expected, strict=True):
         assert one["file"] == other["file"]
@@ -144,15 +116,13 @@ def test_with_workers(folder: Path, monkeypatch: pytest.MonkeyPatch, chain: Any,
         assert torch.equal(one["rest"], other["rest"])
         assert float((one["image"] - other["image"]).abs().median()) <= 4 / 255
     assert len({float(value) for batch in found for value in batch["noise"]}) == 24
-    loader.release()
 
 
-def test_the_engines_pixels_are_compared(folder: Path) -> None:
-    loader = switchable(DataLoader(Described(folder, CROPPED), batch_size=4))
+def test_the_engines_pixels_are_compared(root: Path) -> None:
+    loader = switchable(DataLoader(Described(root, CROPPED), batch_size=4))
     parity = loader.parity(8)
     assert (parity.samples, parity.skipped, parity.parameters_equal) == (8, 0, True)
     assert parity.mean <= MEAN
-    loader.release()
 
 
 class Worse(Described):
@@ -168,11 +138,10 @@ class Worse(Described):
         return sample
 
 
-def test_an_engine_is_given_up_where_most_samples_cannot_be_read(folder: Path) -> None:
-    dataset = Worse(folder, CROPPED)
+def test_an_engine_is_given_up_where_most_samples_cannot_be_read(root: Path) -> None:
+    dataset = Worse(root, CROPPED)
     loader = switchable(DataLoader(dataset, batch_size=4), seed=SEED)
-    loader.switch("dali-cpu")
-    settle(loader)
+    switch_to(loader, "dali-cpu")
     assert sum(len(batch["file"]) for batch in loader) == 24
     dataset.looks = True
     for _ in range(4):
@@ -181,17 +150,16 @@ def test_an_engine_is_given_up_where_most_samples_cannot_be_read(folder: Path) -
     reason = str(loader.backends["dali-cpu"].reason)
     assert re.search(r"Worse cannot be read without its own code in \d+ of \d+ samples", reason), reason
     assert (loader.state()["lost"], loader.state()["doubled"]) == (0, 0)
-    loader.release()
 
 
-def test_nothing_is_called_dry_where_that_is_turned_off(folder: Path) -> None:
+def test_nothing_is_called_dry_where_that_is_turned_off(root: Path) -> None:
     class Refusing(Described):
         def __getitem__(self, index: int) -> Any:
             called.append(index)
             return super().__getitem__(index)
 
     called: list[int] = []
-    loader = switchable(DataLoader(Refusing(folder, CROPPED), batch_size=4), dry_run=False)
+    loader = switchable(DataLoader(Refusing(root, CROPPED), batch_size=4), dry_run=False)
     assert called == []
     assert "dry_run=False" in str(loader.backends["dali-cpu"].reason)
     assert sum(len(batch["file"]) for batch in loader) == 24
@@ -201,8 +169,8 @@ def test_nothing_is_called_dry_where_that_is_turned_off(folder: Path) -> None:
 class Rarely(Described):
     """One sample, behind those that are looked at first, has another structure; all draw."""
 
-    def __init__(self, folder: Path, transform: Any) -> None:
-        super().__init__(folder, transform)
+    def __init__(self, root: Path, transform: Any) -> None:
+        super().__init__(root, transform)
         self.paths = self.paths * 2
 
     def __getitem__(self, index: int) -> Any:
@@ -210,21 +178,16 @@ class Rarely(Described):
         return {**sample, "rare": random.random()} if index == 41 else sample
 
 
-def test_a_structure_that_is_first_met_in_the_loop_keeps_the_plans_draws(folder: Path) -> None:
-    loader = switchable(DataLoader(Rarely(folder, CROPPED), batch_size=1), seed=SEED)
-    expected = list(loader)
-    loader.switch("dali-cpu")
-    settle(loader)
-    loader.set_epoch(0)
-    found = list(loader)
+def test_a_structure_that_is_first_met_in_the_loop_keeps_the_plans_draws(root: Path) -> None:
+    loader = switchable(DataLoader(Rarely(root, CROPPED), batch_size=1), seed=SEED)
+    expected, found = on_both(loader, list)
     assert loader.decoded() == {"dali-cpu": 48}
     assert [sorted(batch) for batch in found] == [sorted(batch) for batch in expected]
     assert [float(batch["noise"]) for batch in found] == [float(batch["noise"]) for batch in expected]
     assert float(found[41]["rare"]) == float(expected[41]["rare"])
-    loader.release()
 
 
-def test_parity_leaves_out_what_the_data_set_turns(folder: Path) -> None:
-    found = switchable(DataLoader(Turned(folder, arrays), batch_size=4)).parity(25)
+def test_parity_leaves_out_what_the_data_set_turns(root: Path) -> None:
+    found = switchable(DataLoader(Turned(root, arrays), batch_size=4)).parity(25)
     assert (found.samples, found.skipped) == (24, 1)
     assert found.mean <= 0.5

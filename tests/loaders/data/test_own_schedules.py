@@ -20,7 +20,6 @@ from typing import Any
 import albumentations
 import cv2
 import numpy as np
-import pytest
 import torch
 from albumentations.pytorch import ToTensorV2
 from hypothesis import HealthCheck, given, settings
@@ -35,8 +34,9 @@ from torchvision.transforms import v2
 
 from kernel_monitor import switchable
 
-from ..conftest import settle
-from .datasets import RUNNABLE, Case, as_written, equal, write_images
+from ..conftest import switch_to
+from ..photos import Photos
+from .datasets import RUNNABLE, Case, as_written, equal
 from .datasets.folder import photos
 from .test_dry_run import is_lazy
 from .test_own_datasets import near
@@ -48,11 +48,6 @@ SERVED = [case for case in RUNNABLE if case.expect != "grey"]
 ACTIONS = ("dali-cpu", "torchvision", "next", "next", "next", "break", "resume", "prefetch")
 
 pytestmark = as_written
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_images(tmp_path_factory.mktemp("datasets"))
 
 
 def wrapped(case: Case, folder: Path) -> Any:
@@ -89,13 +84,13 @@ def test_whatever_is_done_the_samples_are_those_of_torchvision(images: Path, cas
             elif action == "prefetch":
                 loader.set(prefetch=3)
             else:
-                loader.switch(action)
-                settle(loader)
+                switch_to(loader, action)
         if loader.state()["epoch"] == 0:
             found += list(iterator)
             assert len(found) == len(expected)
             assert all(map(near, found, expected))
             assert (loader.state()["lost"], loader.state()["doubled"]) == (0, 0)
+        loader.release()
         loader.release()
 
 
@@ -219,8 +214,7 @@ def test_a_composed_data_set_is_never_silently_different(
         assert equal(expected, list(DataLoader(make(), batch_size=4, collate_fn=collate)))
     assert loader.backends["dali-cpu"].available == (quirk not in ("cache", "counter"))
     if loader.backends["dali-cpu"].available:
-        loader.switch("dali-cpu")
-        settle(loader)
+        switch_to(loader, "dali-cpu")
         loader.set_epoch(0)
         found = list(loader)
         assert all(map(near, found, expected))
@@ -229,20 +223,9 @@ def test_a_composed_data_set_is_never_silently_different(
     loader.release()
 
 
-class Photos(Dataset[Any]):
-    def __init__(self, folder: Path) -> None:
-        self.paths = photos(folder)
-        self.transform = v1.Compose([v1.RandomResizedCrop(16), v1.ToTensor()])
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.transform(Image.open(self.paths[index]).convert("RGB")), index
-
-
 def test_swaps_beside_threads_that_open_images_of_their_own(images: Path) -> None:
-    loader = switchable(DataLoader(Photos(images), batch_size=2), seed=SEED)
+    chain = v1.Compose([v1.RandomResizedCrop(16), v1.ToTensor()])
+    loader = switchable(DataLoader(Photos(photos(images), chain), batch_size=2), seed=SEED)
     path, done, wrong, opened = photos(images)[0], threading.Event(), list[Any](), [0, 0]
     expected = np.asarray(Image.open(path).convert("RGB"))
 
@@ -271,4 +254,3 @@ def test_swaps_beside_threads_that_open_images_of_their_own(images: Path) -> Non
             thread.join()
     assert wrong == []
     assert min(opened) > SWAPS
-    loader.release()

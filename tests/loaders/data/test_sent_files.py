@@ -32,9 +32,6 @@ from kernel_monitor.loaders.remote.node_worker import probes, read_files, sees
 from ..conftest import augmented
 from .datasets import RUNNABLE, Case, as_written, equal
 from .datasets.folder import photos
-from .test_own_datasets import folder, images
-
-__all__ = ["folder", "images"]  # fixtures
 
 SEED = 11
 
@@ -42,8 +39,8 @@ SEED = 11
 class Elsewhere:
     """A loader's data set in a worker that does not see a folder: meanwhile it has another name."""
 
-    def __init__(self, wrapped: DataLoader[Any], folder: Path, **options: Any) -> None:
-        self.folder = folder
+    def __init__(self, wrapped: DataLoader[Any], root: Path, **options: Any) -> None:
+        self.root = root
         self.loader = switchable(wrapped, seed=SEED, **options)
         self.keyed: KeyedDataset = self.loader.pool.setting.keyed
         self.wrapped = wrapped
@@ -60,13 +57,13 @@ class Elsewhere:
         assert random.getstate() == before[1]
         sent = for_other_machines(rows), [row.path for row in rows if row.path is not None]
         contents = read_files(sent[1])
-        away = self.folder.rename(self.folder.with_name("away"))
+        away = self.root.rename(self.root.with_name("away"))
         try:
             _, keyed, collate, _ = pickle.loads(self.blob)  # noqa: S301 - made above
             arrived = SentFiles(pickle.loads(sent[0]), contents)  # noqa: S301 - made above
             return answer(slot, collate(keyed.__getitems__(slot._replace(sent=arrived))))
         finally:
-            away.rename(self.folder)
+            away.rename(self.root)
 
 
 def slots(total: int, size: int = 4) -> list[Slot]:
@@ -76,8 +73,8 @@ def slots(total: int, size: int = 4) -> list[Slot]:
 
 @as_written
 @pytest.mark.parametrize("case", RUNNABLE, ids=lambda case: case.name)
-def test_every_data_set(case: Case, folder: Path) -> None:
-    elsewhere = Elsewhere(DataLoader(case.make(folder), batch_size=4, collate_fn=case.collate), folder)
+def test_every_data_set(case: Case, root: Path) -> None:
+    elsewhere = Elsewhere(DataLoader(case.make(root), batch_size=4, collate_fn=case.collate), root)
     if why_not_remote(elsewhere.keyed) is not None:
         return  # `ray` is grey
     refusal = elsewhere.keyed.source.unsendable
@@ -120,46 +117,46 @@ class Located(Dataset[Any]):
         raise AssertionError
 
 
-def caltech(folder: Path) -> Any:
+def caltech(root: Path) -> Any:
     """Opened in the file's own mode; two classes of the data set, as it lies on the disk."""
-    root = folder / "caltech256"
+    made = root / "caltech256"
     for number, name in enumerate(("001.ak47", "002.american-flag")):
-        (root / "256_ObjectCategories" / name).mkdir(parents=True)
+        (made / "256_ObjectCategories" / name).mkdir(parents=True)
         for image in range(3):
             mode = "L" if image == 1 else "RGB"
             shown = Image.radial_gradient("L").resize((40 + image, 40)).convert(mode)
-            shown.save(root / "256_ObjectCategories" / name / f"{number + 1:03d}_{image + 1:04d}.jpg")
-    return Caltech256(folder, transform=v1.Compose([v1.Grayscale(), v1.RandomRotation(20), v1.ToTensor()]))
+            shown.save(made / "256_ObjectCategories" / name / f"{number + 1:03d}_{image + 1:04d}.jpg")
+    return Caltech256(root, transform=v1.Compose([v1.Grayscale(), v1.RandomRotation(20), v1.ToTensor()]))
 
 
-def tree(folder: Path) -> Path:
+def tree(root: Path) -> Path:
     """24 images as ImageFolder has them."""
-    made = folder / "classes"
-    for number, path in enumerate(() if made.exists() else photos(folder)):
+    made = root / "classes"
+    for number, path in enumerate(() if made.exists() else photos(root)):
         (made / "ab"[number % 2]).mkdir(parents=True, exist_ok=True)
         shutil.copy(path, made / "ab"[number % 2] / f"{number:02d}.jpg")
     return made
 
 
 DATA_SETS: dict[str, Callable[[Path], Any]] = {
-    "ImageFolder": lambda folder: ImageFolder(tree(folder), augmented(), target_transform=drawn),
-    "a transform that is not known": lambda folder: ImageFolder(
-        tree(folder), v1.Compose([v1.RandomResizedCrop(24), v1.ToTensor(), noisy])
+    "ImageFolder": lambda root: ImageFolder(tree(root), augmented(), target_transform=drawn),
+    "a transform that is not known": lambda root: ImageFolder(
+        tree(root), v1.Compose([v1.RandomResizedCrop(24), v1.ToTensor(), noisy])
     ),
-    "Subset": lambda folder: Subset(ImageFolder(tree(folder), augmented()), [5, 3, 3, 9, -1]),
-    "ConcatDataset of two transforms": lambda folder: ConcatDataset(
-        [ImageFolder(tree(folder), augmented()), ImageFolder(tree(folder), v1.Compose([v1.Resize(24), v1.ToTensor()]))]
+    "Subset": lambda root: Subset(ImageFolder(tree(root), augmented()), [5, 3, 3, 9, -1]),
+    "ConcatDataset of two transforms": lambda root: ConcatDataset(
+        [ImageFolder(tree(root), augmented()), ImageFolder(tree(root), v1.Compose([v1.Resize(24), v1.ToTensor()]))]
     ),
     "in the file's own mode": caltech,
-    "paths": lambda folder: Located(sorted(tree(folder).glob("*/*")), contents=False),
-    "contents": lambda folder: Located(sorted(tree(folder).glob("*/*")), contents=True),
+    "paths": lambda root: Located(sorted(tree(root).glob("*/*")), contents=False),
+    "contents": lambda root: Located(sorted(tree(root).glob("*/*")), contents=True),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", DATA_SETS)
-def test_known_layouts(name: str, folder: Path) -> None:
-    data = DATA_SETS[name](folder)
-    elsewhere = Elsewhere(DataLoader(data, batch_size=4, collate_fn=list), folder)
+def test_known_layouts(name: str, root: Path) -> None:
+    data = DATA_SETS[name](root)
+    elsewhere = Elsewhere(DataLoader(data, batch_size=4, collate_fn=list), root)
     expected = list(elsewhere.loader)
     found = [elsewhere.delivery(slot) for slot in slots(len(data))]
     assert [delivery.error for delivery in found] == [None] * len(expected)
@@ -167,18 +164,18 @@ def test_known_layouts(name: str, folder: Path) -> None:
     elsewhere.loader.release()
 
 
-def test_a_relative_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tree(folder)
-    monkeypatch.chdir(folder.parent)
-    elsewhere = Elsewhere(DataLoader(ImageFolder("images/classes", augmented()), batch_size=4), folder)
+def test_a_relative_path(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree(root)
+    monkeypatch.chdir(root.parent)
+    elsewhere = Elsewhere(DataLoader(ImageFolder("images/classes", augmented()), batch_size=4), root)
     expected = list(elsewhere.loader)
     assert equal(elsewhere.delivery(slots(4)[0]).batch, expected[0])
     elsewhere.loader.release()
 
 
-def spoilt(folder: Path, how: str) -> str:
+def spoilt(root: Path, how: str) -> str:
     """A folder of images of which the second is spoilt; returns its path."""
-    path = sorted(tree(folder).glob("a/*"))[1]
+    path = sorted(tree(root).glob("a/*"))[1]
     content = path.read_bytes()
     path.unlink()
     if how == "text":
@@ -192,11 +189,11 @@ def spoilt(folder: Path, how: str) -> str:
 
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
 @pytest.mark.parametrize("how", ["text", "cut", "pipe", "missing"])
-def test_a_file_that_cannot_be_read(how: str, on_error: str, folder: Path) -> None:
-    tree(folder)
-    data = ImageFolder(folder / "classes", augmented())
-    path = spoilt(folder, how)
-    elsewhere = Elsewhere(DataLoader(data, batch_size=4), folder, on_error=on_error)
+def test_a_file_that_cannot_be_read(how: str, on_error: str, root: Path) -> None:
+    tree(root)
+    data = ImageFolder(root / "classes", augmented())
+    path = spoilt(root, how)
+    elsewhere = Elsewhere(DataLoader(data, batch_size=4), root, on_error=on_error)
     found = elsewhere.delivery(slots(4)[0])
     if on_error == "skip":
         (expected, *_) = list(elsewhere.loader)
@@ -213,8 +210,8 @@ def test_a_file_that_cannot_be_read(how: str, on_error: str, folder: Path) -> No
     elsewhere.loader.release()
 
 
-def test_the_probe_knows_other_files_under_the_same_path(folder: Path) -> None:
-    paths = [str(path) for path in sorted(tree(folder).glob("*/*"))[:3]]
+def test_the_probe_knows_other_files_under_the_same_path(root: Path) -> None:
+    paths = [str(path) for path in sorted(tree(root).glob("*/*"))[:3]]
     wanted = probes([*paths, "/nowhere/at/all"])
     assert len(wanted) == 3
     assert sees(wanted)

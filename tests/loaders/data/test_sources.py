@@ -1,28 +1,34 @@
-"""Data sets: each understood one gives what its own `__getitem__` gives; the others are refused by name."""
+"""Data sets of torchvision, views of them, and those that say which file a sample is: each sample as by themselves."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import io
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
-from torch.utils.data import ConcatDataset, DataLoader, StackDataset, Subset, random_split
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, StackDataset, Subset, random_split
 from torchvision import datasets
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
-from kernel_monitor.loaders import switchable
+from kernel_monitor.errors import NotSwitchable, SampleError
+from kernel_monitor.loaders import ImageFiles, switchable
 from kernel_monitor.loaders.data.file_source import FileSource
 from kernel_monitor.loaders.data.layouts import LAYOUTS as UNDERSTOOD
 
-from ..conftest import make_folder
-from .delivered import FIXED, as_listed, described, same, samples
-from .torchvision_layouts import LAYOUTS
+from ..conftest import augmented, make_folder, on_both, settle, switch_to, worst
+from ..photos import FIXED
+from .datasets import equal
+from .delivered import as_listed, described, samples
+from .torchvision_layouts import LAYOUTS, image
 
 
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # torchvision's SBU reads its lists so
@@ -41,7 +47,7 @@ def test_a_torchvision_data_set_gives_what_its_own_getitem_gives(
             plain = [(described(image)[1:], target) for image, target in plain]
             ours = [(described(image)[1:], target) for image, target in ours]
         assert len(plain) > 0
-        assert all(map(same, ours, plain)), (ours, plain)
+        assert all(map(equal, ours, plain)), (ours, plain)
 
 
 def test_every_understood_class_has_a_copy_on_disk() -> None:
@@ -61,7 +67,7 @@ def test_a_torchvision_data_set_is_the_same_on_dali(name: str, tmp_path: Path, m
     dataset = LAYOUTS[name](tmp_path, monkeypatch)(transform=FIXED, target_transform=as_listed)
     plain = [dataset[index] for index in range(len(dataset))]
     ours, decoders = samples(dataset, "dali-cpu")
-    assert same([target for _, target in ours], [target for _, target in plain])
+    assert equal([target for _, target in ours], [target for _, target in plain])
     for (one, _), (other, _) in zip(ours, plain, strict=True):
         assert one.shape == other.shape
         assert (one - other).abs().mean() * 255 < 0.5
@@ -155,7 +161,6 @@ def test_data_sets_of_ones_own_are_served_and_named_where_dali_cannot(folder: Pa
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Three folders of 5, 4 and 7 images."""
     root = tmp_path_factory.mktemp("parts")
     return [make_folder(root / str(count), count, seed=count) for count in (5, 4, 7)]
 
@@ -220,7 +225,7 @@ def test_parts_with_their_own_transforms_are_exact_on_torchvision_and_not_for_da
     view: Any = ConcatDataset([ImageFolder(parts[0], big), ImageFolder(parts[1], small), ImageFolder(parts[2])])
     delivered, _ = samples(view, num_workers=2)
     assert all(
-        same(one if isinstance(one, torch.Tensor) else described(one), other if index < 9 else described(other))
+        equal(one if isinstance(one, torch.Tensor) else described(one), other if index < 9 else described(other))
         for index, ((one, _), (other, _)) in enumerate(zip(delivered, map(view.__getitem__, range(16)), strict=True))
     )
     loader = switchable(DataLoader(view, batch_size=4))
@@ -257,3 +262,178 @@ def test_views_are_seen_live(parts: list[Path]) -> None:
     view.dataset = b
     indices[:] = [3]
     assert [sample for batch in loader for sample in batch] == [b[3]]
+
+
+class Own(Dataset[Any]):
+    """Of a user's: paths of several kinds, or encoded bytes."""
+
+    def __init__(self, paths: list[Any], transform: Any = None, target_transform: Any = None) -> None:
+        self.paths = paths
+        self.transform = transform
+        self.target_transform = target_transform
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def image_file(self, index: int) -> tuple[Any, Any]:
+        return self.paths[index], index * 10
+
+    def __getitem__(self, index: int) -> Any:
+        file, target = self.image_file(index)
+        one: Any = Image.open(io.BytesIO(file) if isinstance(file, bytes | bytearray | memoryview) else file)
+        one = one.convert("RGB")
+        if self.transform is not None:
+            one = self.transform(one)
+        return one, target if self.target_transform is None else self.target_transform(target)
+
+
+class Like(os.PathLike[str]):
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __fspath__(self) -> str:
+        return str(self._path)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    return [image(tmp_path / f"{n}.jpg", "L" if n == 3 else "RGB") for n in range(5)]
+
+
+KINDS: dict[str, Callable[[Path], Any]] = {
+    "str": str,
+    "Path": Path,
+    "PathLike": Like,
+    "bytes": Path.read_bytes,
+    "bytearray": lambda path: bytearray(path.read_bytes()),
+    "memoryview": lambda path: memoryview(path.read_bytes()),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_users_protocol(files: list[Path], kind: str, workers: int) -> None:
+    given = [KINDS[kind](path) for path in files]
+    dataset: ImageFiles = Own(given, described, as_listed)
+    delivered, _ = samples(dataset, num_workers=workers)
+    assert all(map(equal, delivered, map(Own(given, described, as_listed).__getitem__, range(5))))
+    source = FileSource(Own(given))
+    assert source.encoded == (kind in ("bytes", "bytearray", "memoryview"))
+    assert source.locate(2).path == ("Own[2]" if source.encoded else str(files[2]))
+    assert source.locate(-1).number == 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_users_protocol_on_dali(files: list[Path], kind: str) -> None:
+    dataset = Own([KINDS[kind](path) for path in files], FIXED, as_listed)
+    delivered, decoders = samples(Subset(dataset, [4, 3, 0, 0]), "dali-cpu")
+    assert decoders == ["dali-cpu"] * 4
+    for (one, target), index in zip(delivered, (4, 3, 0, 0), strict=True):
+        plain, wanted = dataset[index]
+        assert target == wanted
+        assert (one - plain).abs().mean() * 255 < 0.5
+
+
+def test_encoded_files_are_decoded_as_far_as_a_crop_keeps_them(folder: Path) -> None:
+    encoded = [path.read_bytes() for path in sorted(folder.glob("*/*.jpg"))[:24]]
+    loader = switchable(DataLoader(Own(encoded, augmented()), 8), seed=5)
+    (expected, targets), (images, same_targets) = on_both(loader)
+    assert loader.decoded() == {"dali-cpu": 24}
+    assert torch.equal(targets, same_targets)
+    assert worst(images, expected) < 1.5
+
+
+def test_the_protocol_needs_neither_getitem_nor_a_target_transform(files: list[Path]) -> None:
+    class Bare:
+        transform = None
+
+        def __len__(self) -> int:
+            return len(files)
+
+        def image_file(self, index: int) -> tuple[Path, int]:
+            return files[index], index
+
+    loader = switchable(DataLoader(Bare(), batch_size=5, collate_fn=list))  # type: ignore[arg-type]
+    (batch,) = loader
+    assert [target for _, target in batch] == list(range(5))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (lambda _: b"no image", "UnidentifiedImageError: cannot identify image file Own[1]"),
+        (lambda good: good[:300], "OSError: Truncated File Read"),
+    ],
+    ids=["no image", "cut"],
+)
+def test_bad_bytes_are_named_by_data_set_and_place(
+    files: list[Path], workers: int, bad: Callable[[bytes], bytes], said: str
+) -> None:
+    good = files[0].read_bytes()
+    dataset = Own([good, bad(good), good, good, good], FIXED)
+    texts = []
+    for backend in ("torchvision", "dali-cpu"):
+        loader = switchable(DataLoader(Subset(dataset, range(5)), num_workers=workers))
+        switch_to(loader, backend)
+        iterator = iter(loader)
+        next(iterator)
+        with pytest.raises(SampleError) as caught:
+            next(iterator)
+        loader.release()
+        assert caught.value.index == 1
+        assert caught.value.path == "Own[1]"
+        texts.append(str(caught.value))
+        assert sum(map(len, (targets for _, targets in iterator))) == 3
+    assert texts[0] == texts[1]
+    assert f"sample 1, Own[1]: {said}" in texts[0]
+
+
+def test_what_image_file_gives_wrongly_or_raises_is_said(files: list[Path]) -> None:
+    class Wrong(Own):
+        def image_file(self, index: int) -> Any:
+            return np.zeros(3), self.paths[index]
+
+    class Raises(Own):
+        def image_file(self, index: int) -> Any:
+            if index == 2:
+                raise KeyError("no row 2")
+            return super().image_file(index)
+
+    with pytest.raises(TypeError, match="gave ndarray for an image file; it must give a path or bytes"):
+        next(iter(switchable(DataLoader(Wrong(files)))))
+    for backend in ("torchvision", "dali-cpu"):
+        loader = switchable(DataLoader(Raises(files, FIXED)))
+        switch_to(loader, backend)
+        iterator = iter(loader)
+        assert [int(next(iterator)[1]) for _ in range(2)] == [0, 10]
+        with pytest.raises(KeyError, match="no row 2"):
+            next(iterator)
+        assert [int(target) for _, target in iterator] == [30, 40]
+        loader.release()
+
+
+def test_a_protocol_without_transform_is_told_so(files: list[Path]) -> None:
+    class Forgot:
+        def __len__(self) -> int:
+            return 1
+
+        def image_file(self, _: int) -> tuple[Path, int]:
+            return files[0], 0
+
+    with pytest.raises(NotSwitchable, match="Forgot has image_file but no attribute transform; set"):
+        switchable(DataLoader(Forgot()))  # type: ignore[arg-type]
+
+
+def test_relative_paths_survive_a_change_of_folder(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(files[0].parent)
+    dataset = Own([path.name for path in files], FIXED)
+    plain = [dataset[index][0] for index in range(5)]
+    loaders = [switchable(DataLoader(dataset, batch_size=5)) for _ in range(2)]
+    loaders[1].switch("dali-cpu")
+    monkeypatch.chdir("/")
+    for loader in loaders:
+        settle(loader)
+        (batch,) = loader
+        assert (batch[0] - torch.stack(plain)).abs().mean() * 255 < 0.5
+        loader.release()

@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch.utils.data import DataLoader, Dataset, Sampler
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
@@ -24,8 +23,9 @@ from kernel_monitor import switchable
 from kernel_monitor.errors import BackendUnavailable
 from kernel_monitor.loaders.data.fingerprint import fingerprint
 
-from ..conftest import settle
-from .delivered import FIXED, same
+from ..conftest import switch_to
+from ..photos import FIXED, Photos
+from .datasets import equal
 
 SIZE = 12
 
@@ -126,8 +126,6 @@ class HostileKind(metaclass=_Hostile):
 
 
 class Raising:
-    """Raises whatever it is asked."""
-
     def __init__(self) -> None:
         self.inner = FIXED
 
@@ -251,7 +249,7 @@ class Batches(Numbers):
 
 
 def alike(one: Any, other: Any) -> bool:
-    return len(one) == len(other) and all(map(same, one, other))
+    return len(one) == len(other) and all(map(equal, one, other))
 
 
 @pytest.mark.parametrize("kind", [Numbers, Batches])
@@ -279,7 +277,6 @@ def test_workers_too(held: str) -> None:
     plain = DataLoader(data, 5)
     for _ in range(2):
         assert alike(list(loader), list(plain))
-    loader.release()
 
 
 def test_the_reason_names_what_was_raised(caplog: pytest.LogCaptureFixture) -> None:
@@ -293,27 +290,20 @@ def test_the_reason_names_what_was_raised(caplog: pytest.LogCaptureFixture) -> N
     assert "a hostile metaclass" in caplog.text
 
 
-class Photos(Dataset[Any]):
-    def __init__(self, folder: Path, held: Any, transform: Any = FIXED) -> None:
-        self.paths = sorted(folder.rglob("*.jpg"))[:SIZE]
+class Holding(Photos):
+    def __init__(self, folder: Path, held: Any) -> None:
+        super().__init__(sorted(folder.rglob("*.jpg"))[:SIZE])
         self.held = held
-        self.transform = transform
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.transform(Image.open(self.paths[index]).convert("RGB")), index
 
 
 @pytest.mark.parametrize("held", sorted(HELD.keys() - {"metaclass", "boxed", "deep"}))
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 def test_dali_serves_what_can_be_followed_beside_it(held: str, folder: Path) -> None:
-    loader = switchable(DataLoader(Photos(folder, HELD[held]()), 4))
+    loader = switchable(DataLoader(Holding(folder, HELD[held]()), 4))
     assert loader.backends["dali-cpu"].available, loader.backends["dali-cpu"].reason
 
 
-class Ending(Photos):
+class Ending(Holding):
     """Closes its file at its end, as Hugging Face's data sets and those over HDF5 do."""
 
     closed = 0
@@ -347,7 +337,7 @@ class Handle:
         return path
 
 
-class Lazy(Photos):
+class Lazy(Holding):
     file: Any = None
 
     def __getitem__(self, index: int) -> Any:
@@ -367,7 +357,6 @@ def test_what_is_opened_at_the_first_sample_is_not_opened_here(folder: Path, hel
     assert (data.file if held is None else data.held.file) is None
     source = loader.pool.setting.keyed.source
     assert (source.dataset.file if held is None else source.dataset.held.file) is None
-    loader.release()
 
 
 class Circular(v1.Compose):
@@ -381,8 +370,6 @@ def circular() -> Any:
 
 
 class Touchy:
-    """A transform whose attributes may not be asked."""
-
     def __getattr__(self, name: str) -> Any:
         raise KeyError(name)
 
@@ -455,7 +442,6 @@ def test_a_sampler_that_may_not_be_asked(workers: int) -> None:
     again = switchable(DataLoader(Numbers(None), 5, sampler=Drawing()))
     again.load_state_dict(state)
     assert alike(listed(again), rest)
-    loader.release()
 
 
 class Lengthless(Numbers):
@@ -493,8 +479,7 @@ def test_a_class_that_turns_odd_between_two_epochs(folder: Path) -> None:
     data.transform = FIXED
     assert alike(list(loader), first)
     assert loader.backends["dali-cpu"].available
-    loader.switch("dali-cpu")
-    settle(loader)
+    switch_to(loader, "dali-cpu")
 
 
 def test_a_copy_of_what_cannot_be_described_is_no_change() -> None:

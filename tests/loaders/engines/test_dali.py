@@ -1,19 +1,16 @@
-"""The DALI engine: encoded bytes, what is left to torchvision, skipped files, faults, what it holds and gives back."""
+"""The DALI engine: what is left to torchvision, faults, what it holds, and decoding only what a crop keeps."""
 
 from __future__ import annotations
 
-import io
 import statistics
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch.utils.data import DataLoader, Dataset
+from torch.utils.dlpack import from_dlpack
 from torchvision import transforms as v1
 from torchvision import tv_tensors
 from torchvision.datasets import ImageFolder
@@ -24,85 +21,36 @@ from kernel_monitor.loaders import SwitchableLoader, switchable
 from kernel_monitor.loaders.data.file_check import Facts, FileTable
 from kernel_monitor.loaders.engines import dali_engine, dali_graph
 from kernel_monitor.loaders.engines.dali_graph import explained
+from kernel_monitor.loaders.transforms.params import sample_keys
 from kernel_monitor.loaders.transforms.translate import translate
 
-from ..conftest import Make, augmented, deliver, make_folder, settle
+from ..conftest import (
+    Make,
+    augmented,
+    check_counts,
+    deliver,
+    make_folder,
+    on_both,
+    run_python,
+    switch_to,
+    wait_for,
+    worst,
+)
 
-Wrap = Callable[..., SwitchableLoader]
+
+def wrap(data: Dataset[Any], *, on_error: str = "raise", **options: Any) -> SwitchableLoader:
+    settings: dict[str, Any] = {"batch_size": 8, "num_workers": 0, **options}
+    return switchable(DataLoader(data, **settings), seed=5, on_error=on_error)
 
 
-@pytest.fixture
-def wrap() -> Iterator[Wrap]:
-    made: list[SwitchableLoader] = []
-
-    def wrap(data: Dataset[Any], *, on_error: str = "raise", **options: Any) -> SwitchableLoader:
-        settings: dict[str, Any] = {"batch_size": 8, "num_workers": 0, **options}
-        made.append(switchable(DataLoader(data, **settings), seed=5, on_error=on_error))
-        return made[-1]
-
-    yield wrap
-    for loader in made:
-        loader.release()
+def to_dali(loader: SwitchableLoader) -> SwitchableLoader:
+    switched: SwitchableLoader = switch_to(loader, "dali-cpu")
+    return switched
 
 
 @pytest.fixture
 def few(tmp_path: Path) -> Path:
     return make_folder(tmp_path / "few", 24)
-
-
-def to_dali(loader: SwitchableLoader) -> SwitchableLoader:
-    loader.switch("dali-cpu")
-    settle(loader)
-    return loader
-
-
-class Encoded(Dataset[Any]):
-    """Images that lie in memory, as files from an archive do."""
-
-    def __init__(self, files: list[bytes], transform: Any) -> None:
-        self.files = files
-        self.transform = transform
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def image_file(self, index: int) -> tuple[bytes, int]:
-        return self.files[index], index % 3
-
-    def __getitem__(self, index: int) -> tuple[Any, int]:
-        content, target = self.image_file(index)
-        return self.transform(Image.open(io.BytesIO(content)).convert("RGB")), target
-
-
-def read(root: Path) -> list[bytes]:
-    return [path.read_bytes() for path in sorted(root.glob("*/*.jpg"))]
-
-
-# Encoded bytes
-
-
-def test_encoded_files_are_fed_as_they_are(wrap: Wrap, few: Path) -> None:
-    loader = wrap(Encoded(read(few), augmented()))
-    expected, targets = deliver(loader)
-    loader.set_epoch(0)
-    images, same = deliver(to_dali(loader))
-    assert loader.decoded() == {"dali-cpu": 24}
-    assert torch.equal(targets, same)
-    assert ((images - expected).abs().mean(dim=(1, 2, 3)) * 255 * 0.226).max() < 1.5
-
-
-@pytest.mark.parametrize("backend", ["torchvision", "dali-cpu"])
-def test_damaged_bytes_are_named(wrap: Wrap, few: Path, backend: str) -> None:
-    files = read(few)
-    files[5] = files[5][:300]
-    loader = wrap(Encoded(files, augmented()), batch_size=4)
-    loader.switch(backend)
-    settle(loader)
-    iterator = iter(loader)
-    next(iterator)
-    with pytest.raises(SampleError, match=r"sample 5, Encoded\[5\]: OSError: Truncated File Read"):
-        next(iterator)
-    assert sum(len(targets) for _, targets in iterator) == 16
 
 
 # What is left to torchvision
@@ -124,15 +72,13 @@ HYBRIDS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("name", HYBRIDS)
-def test_the_rest_of_the_transforms_gives_what_it_gives_on_torchvision(wrap: Wrap, folder: Path, name: str) -> None:
+def test_the_rest_of_the_transforms_gives_what_it_gives_on_torchvision(folder: Path, name: str) -> None:
     chain, kind = HYBRIDS[name]
     loader = wrap(ImageFolder(str(folder), chain), batch_size=27)
     program = translate(chain)
     assert program.rest is not None
     assert program.rest_kind == kind
-    expected, targets = deliver(loader)
-    loader.set_epoch(0)
-    images, same = deliver(to_dali(loader))
+    (expected, targets), (images, same) = on_both(loader)
     assert loader.decoded() == {"dali-cpu": 243}
     assert torch.equal(targets, same)
     assert (images.dtype, images.shape) == (expected.dtype, expected.shape)
@@ -142,7 +88,7 @@ def test_the_rest_of_the_transforms_gives_what_it_gives_on_torchvision(wrap: Wra
     assert each.median() <= 1
 
 
-def test_what_the_rest_gives_need_not_be_a_tensor(wrap: Wrap, few: Path) -> None:
+def test_what_the_rest_gives_need_not_be_a_tensor(few: Path) -> None:
     def listed(samples: list[Any]) -> Any:
         return [(type(image), target) for image, target in samples]
 
@@ -152,40 +98,7 @@ def test_what_the_rest_gives_need_not_be_a_tensor(wrap: Wrap, few: Path) -> None
     assert loader.backend == "dali-cpu"
 
 
-def test_the_rest_leaves_the_trainings_generators_alone(wrap: Wrap, few: Path) -> None:
-    loader = to_dali(wrap(ImageFolder(str(few), HYBRIDS["a function"][0])))
-    iterator = iter(loader)
-    torch.manual_seed(3)
-    before = torch.get_rng_state()
-    assert len(next(iterator)[1]) == 8
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 # Files that cannot be read
-
-
-@pytest.mark.parametrize("collate", [None, list])
-def test_what_cannot_be_read_is_left_out_as_on_torchvision(wrap: Wrap, few: Path, collate: Any) -> None:
-    paths = sorted(few.glob("*/*.jpg"))
-    for spoilt in (1, 8, 9, 10, 11, 22):
-        paths[spoilt].write_text("not an image")
-    Image.new("CMYK", (50, 60)).save(paths[3])
-    found = []
-    for backend in ("torchvision", "dali-cpu"):
-        loader = wrap(ImageFolder(str(few), augmented()), batch_size=4, on_error="skip", collate_fn=collate)
-        loader.switch(backend)
-        settle(loader)
-        batches = list(loader)
-        lengths = [len(batch) if collate else len(batch[1]) for batch in batches]
-        found.append((lengths, loader.skipped(), loader.state()["skipped"]))
-        state = loader.state()
-        assert (state["lost"], state["doubled"], state["samples"]) == (0, 0, 18)
-        assert loader.backend == backend
-        expected = {"torchvision": 18} if backend == "torchvision" else {"dali-cpu": 17, "torchvision": 1}
-        assert loader.decoded() == expected
-    assert found[0] == found[1]
-    assert found[0][0] == [3, 4, 4, 4, 3]  # the third batch is not handed out: nothing of it could be read
-    assert [skipped.index for skipped in found[0][1]] == [1, 8, 9, 10, 11, 22]
 
 
 # Faults
@@ -206,7 +119,7 @@ def vanish(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
 
 
 def test_a_file_that_vanishes_under_dali_is_named(
-    wrap: Wrap, few: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    few: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     loader = to_dali(wrap(ImageFolder(str(few), augmented()), batch_size=4))
     vanish(monkeypatch, Path(loader.dataset.samples[13][0]).name)
@@ -219,7 +132,7 @@ def test_a_file_that_vanishes_under_dali_is_named(
     assert "io.file.read: Assert on" in caplog.text
 
 
-def test_many_files_vanish_and_are_skipped(wrap: Wrap, few: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_files_vanish_and_are_skipped(few: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loader = to_dali(wrap(ImageFolder(str(few), augmented()), batch_size=2, on_error="skip"))
     gone = [2, 4, 6, 8, 10, 12, 14]  # in more batches in a row than DALI may fail without a reason
     vanish(monkeypatch, *(Path(loader.dataset.samples[index][0]).name for index in gone))
@@ -252,8 +165,10 @@ def test_dali_fails_in_the_middle_and_nothing_is_lost(make: Make, monkeypatch: p
     monkeypatch.setattr(
         dali_graph.Translated, "build", lambda *args, **options: Stumbling(real(*args, **options), method, every, count)
     )
-    images = deliver(to_dali(loader))[0]
-    assert ((images - expected).abs().mean(dim=(1, 2, 3)) * 255 * 0.226).max() < 1.5
+    first: Any = to_dali(loader).pool["dali-cpu"].engine._pipeline  # type: ignore[attr-defined]
+    images = deliver(loader)[0]
+    assert worst(images, expected) < 1.5
+    assert loader.pool["dali-cpu"].engine._pipeline is not first  # type: ignore[attr-defined]
     assert loader.backend == "dali-cpu"
     assert 0 < loader.decoded()["torchvision"] < 100
     assert {fallback.reason for fallback in loader.fallbacks()} == {f"DALI failed: {method} stumbled"}
@@ -271,8 +186,7 @@ def test_dali_that_keeps_failing_hands_over_to_torchvision(make: Make, monkeypat
     assert len(deliver(loader)[1]) == 243
     assert loader.backend == "torchvision"
     assert "failed 4 times in a row" in loader.switch_state.status
-    state = loader.state()
-    assert (state["samples"], state["lost"], state["doubled"]) == (243, 0, 0)
+    check_counts(loader)
 
 
 def test_what_dali_says_is_put_in_one_line() -> None:
@@ -286,7 +200,7 @@ def test_what_dali_says_is_put_in_one_line() -> None:
 
 
 def test_one_damaged_file_among_the_first_does_not_keep_dali_from_starting(
-    wrap: Wrap, few: Path, monkeypatch: pytest.MonkeyPatch
+    few: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loader = wrap(ImageFolder(str(few), augmented()), batch_size=4, on_error="skip")
     vanish(monkeypatch, Path(loader.dataset.samples[0][0]).name)
@@ -341,12 +255,76 @@ for _ in range(4):
 
 
 def test_released_memory_goes_back_to_the_system(folder: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", MEMORY, str(folder)], capture_output=True, text=True, timeout=240, check=True
-    )
+    done = run_python("-c", MEMORY, folder)
     rounds = [[int(number) for number in line.split()] for line in done.stdout.splitlines()]
     print("MB at most, MB after release, threads ended:", rounds)
     # What the allocator keeps varies by some 60 MB; a pipeline that stayed would be about 140 MB more each round.
     assert statistics.median(peak - left for peak, left, _ in rounds) > 30
     assert all(threads >= 4 for *_, threads in rounds)
     assert rounds[-1][1] - rounds[0][1] < 150
+
+
+@pytest.mark.parametrize("floating", [False, True])
+def test_a_fused_decode_gives_the_same_pixels(folder: Path, floating: bool) -> None:
+    tail = [v1.ToTensor()] if floating else [v1.PILToTensor()]
+    program = translate(v1.Compose([v1.RandomResizedCrop(32), v1.RandomHorizontalFlip(), *tail]))
+    paths = sorted(folder.glob("*/*.jpg"))[:32]
+    table = FileTable(32)
+    facts = [table.look(number, str(path)) for number, path in enumerate(paths)]
+    rows = dali_graph.Rows(
+        sample_keys(1, 2, range(32), [0] * 32),
+        np.arange(32),
+        np.array([fact.height for fact in facts]),
+        np.array([fact.width for fact in facts]),
+    )
+    found = []
+    for fused in (True, False):
+        for encoded in (False, True):
+            work = dali_graph.Translated(program, fused=fused)
+            pipeline = work.build(batch_size=32, threads=2, device=None, encoded=encoded)
+            fed = [np.frombuffer(path.read_bytes() if encoded else bytes(path), np.uint8) for path in paths]
+            pipeline.feed_input("encoded" if encoded else "name", fed)
+            for name, values in work.arrays(rows).items():
+                pipeline.feed_input(name, values)
+            found.append(from_dlpack(pipeline.run()[0].as_tensor()).double() * (255 if floating else 1))
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[2], found[3])
+    assert (found[0] - found[2]).abs().mean() < 0.05
+
+
+def test_fused_decode_can_be_switched_off_while_the_loop_runs(make: Make) -> None:
+    loader = make(num_workers=0)
+    expected = deliver(loader)[0]
+    loader.set_epoch(0)
+    assert loader.fused_decode is None
+    assert (loader.pool.setting.fused(None), loader.pool.setting.fused(0)) == (True, False)  # on the CPU, on a GPU
+    switch_to(loader, "dali-cpu")
+    first = loader.pool["dali-cpu"].engine
+    images = []
+    for number, (batch, _) in enumerate(loader):
+        images.append(batch)
+        if number == 3:
+            loader.fused_decode = False
+            wait_for(lambda: loader.pool["dali-cpu"].engine is not first)
+    assert not loader.fused_decode
+    assert loader.decoded() == {"dali-cpu": 243}
+    assert ((torch.cat(images) - expected).abs().mean(dim=(1, 2, 3)) * 255 * 0.226).max() < 1.5
+
+
+def test_parity_compares_the_decode_that_the_engine_uses(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded = []
+    real = dali_graph._decoded
+
+    def noted(*args: Any, region: bool) -> Any:
+        decoded.append(region)
+        return real(*args, region=region)
+
+    monkeypatch.setattr(dali_graph, "_decoded", noted)
+    loader = make(num_workers=0)
+    for fused in (True, False):
+        loader.fused_decode = fused
+        decoded.clear()
+        found = loader.parity(8)
+        assert found.samples == 8
+        assert found.mean <= 0.5
+        assert set(decoded) == {fused}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from kernel_monitor.errors import MonitorError
 from kernel_monitor.loaders import DaliSample, SwitchableLoader, switchable
 from kernel_monitor.loaders.transforms.params import sample_keys, uniforms
 
-from ..conftest import augmented, deliver, settle
+from ..conftest import augmented, deliver, on_both, switch_to
 
 PLAIN = v1.Compose([v1.Resize((24, 24)), v1.ToTensor()])
 SEED = 5
@@ -29,18 +29,13 @@ Wrap = Callable[..., SwitchableLoader]
 
 
 @pytest.fixture
-def wrap(folder: Path) -> Iterator[Wrap]:
-    made: list[SwitchableLoader] = []
-
+def wrap(folder: Path) -> Wrap:
     def wrap(pipeline: Pipeline, *, root: Path = folder, transform: Any = PLAIN, **options: Any) -> SwitchableLoader:
         data = ImageFolder(str(root), transform)
         settings: dict[str, Any] = {"batch_size": 8, "num_workers": 0, **options}
-        made.append(switchable(DataLoader(data, **settings), dali=pipeline, seed=SEED))
-        return made[-1]
+        return switchable(DataLoader(data, **settings), dali=pipeline, seed=SEED)
 
-    yield wrap
-    for loader in made:
-        loader.release()
+    return wrap
 
 
 def resized(sample: DaliSample) -> Any:
@@ -52,16 +47,13 @@ def resized(sample: DaliSample) -> Any:
 
 
 def on_dali(loader: SwitchableLoader) -> SwitchableLoader:
-    loader.switch("dali-cpu")
-    settle(loader)
-    return loader
+    switched: SwitchableLoader = switch_to(loader, "dali-cpu")
+    return switched
 
 
 def test_its_result_takes_the_place_of_the_transforms(wrap: Wrap) -> None:
     loader = wrap(resized)
-    expected, targets = deliver(loader)
-    loader.set_epoch(0)
-    images, same = deliver(on_dali(loader))
+    (expected, targets), (images, same) = on_both(loader)
     assert loader.decoded() == {"dali-cpu": 243}
     assert torch.equal(targets, same)
     assert images.shape == expected.shape
@@ -191,9 +183,3 @@ def test_a_file_that_dali_is_not_given_must_come_out_alike(wrap: Wrap, tmp_path:
     other = on_dali(wrap(resized, root=tmp_path, batch_size=4, transform=augmented(20)))
     with pytest.raises(MonitorError, match=r"3\.jpg.*float32\[3, 20, 20\].*float32\[3, 24, 24\]; make them alike"):
         next(iter(other))
-
-
-def test_only_a_function_is_taken(folder: Path) -> None:
-    data = ImageFolder(str(folder), PLAIN)
-    with pytest.raises(MonitorError, match="takes a function"):
-        switchable(DataLoader(data, batch_size=4), dali=5)  # type: ignore[arg-type]

@@ -17,11 +17,10 @@ from torchvision.datasets import ImageFolder
 
 from kernel_monitor.errors import SampleError
 from kernel_monitor.loaders import SwitchableLoader, switchable
-from kernel_monitor.loaders.engines import backends, engine
+from kernel_monitor.loaders.engines import backends
 from kernel_monitor.loaders.transforms.translate import share, translate
 
-from ..conftest import augmented, dali_begins, make_folder, violent
-from ..switching.test_knobs import eventually
+from ..conftest import augmented, dali_begins, make_folder, set_cores, settle, violent
 
 RAND = v1.Compose([v1.RandomResizedCrop(32), v1.RandomHorizontalFlip(), v1.RandAugment(), v1.ToTensor()])
 FILES = 40
@@ -52,8 +51,7 @@ class Counted(RandomSampler):
 @pytest.fixture(autouse=True)
 def many_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """More than workers, whatever the machine has."""
-    for module in (engine, backends):
-        monkeypatch.setattr(module, "usable_cores", lambda: 8)
+    set_cores(monkeypatch, 8)
 
 
 @pytest.fixture
@@ -85,7 +83,7 @@ def test_what_remains_runs_in_workers_as_it_does_on_torchvision(files: Path) -> 
         state = sampler.generator.get_state()
         expected, targets, _ = epoch(loader, sampler, 0)
         loader.switch("dali-cpu")
-        assert eventually(lambda: loader.switch_state.preparing is None)
+        settle(loader)
         assert "dali-cpu failed" not in loader.switch_state.status
 
         sampler.generator.set_state(state)
@@ -113,7 +111,7 @@ def test_what_remains_runs_in_workers_as_it_does_on_torchvision(files: Path) -> 
                 loader.switch("torchvision")
             elif number == 5:
                 loader.switch("dali-cpu")
-                assert eventually(lambda: loader.switch_state.preparing is None)
+                settle(loader)
         assert delivered == [dataset.samples[index][1] for index in loader.plan()]
         counts = loader.state()
         assert (counts["lost"], counts["doubled"]) == (0, 0)
@@ -177,8 +175,7 @@ def test_a_swap_that_could_only_be_slower_is_grey(files: Path, monkeypatch: pyte
     assert not backend.available
     assert "local (transform 2 of 3)" in str(backend.reason)
     assert "cannot pickle '_thread.lock' object" in str(backend.reason)
-    for module in (engine, backends):
-        monkeypatch.setattr(module, "usable_cores", lambda: 2)
+    set_cores(monkeypatch, 2)
     backend, _ = of(files, RAND)
     assert not backend.available
     assert "RandAugment (transform 3 of 4)" in str(backend.reason)
@@ -218,8 +215,7 @@ def test_the_state_has_the_note_and_a_whole_chain_has_none(files: Path) -> None:
 
 
 def test_what_is_grey_follows_the_number_of_workers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (engine, backends):
-        monkeypatch.setattr(module, "usable_cores", lambda: 2)
+    set_cores(monkeypatch, 2)
     chain = v1.Compose([v1.RandomResizedCrop(24), v1.RandAugment(), v1.ToTensor()])
     loader = switchable(DataLoader(ImageFolder(folder, chain), batch_size=8))
     found = [loader.backends["dali-cpu"].available]
@@ -228,4 +224,3 @@ def test_what_is_grey_follows_the_number_of_workers(folder: Path, monkeypatch: p
         next(iter(loader))
         found.append(loader.backends["dali-cpu"].available)
     assert found == [True, False, True]
-    loader.release()

@@ -17,7 +17,7 @@ from kernel_monitor.integrations.ray_cluster import ASK
 from kernel_monitor.loaders import SwitchableLoader
 from kernel_monitor.loaders.engines.synthetic import KEPT, SyntheticEngine
 
-from ..conftest import Make, settle
+from ..conftest import Make, settle, switch_to
 
 BATCH = 8  # what `make` uses; 243 images: 30 whole batches and one of 3
 
@@ -63,9 +63,7 @@ def test_takes_the_places_of_the_plan(make: Make, source: str, workers: int) -> 
     truth = [step.batch for step in steps(plain)]
     torch.manual_seed(11)
     loader = make(shuffle=True, num_workers=workers)
-    loader.switch(source)
-    if not workers:
-        settle(loader)
+    switch_to(loader, source)
     seen = list(steps(loader, {5: lambda: loader.switch("synthetic"), 20: lambda: loader.switch("torchvision")}))
     assert len(seen) == len(truth) == len(loader)
     samples, replaced = account(loader)

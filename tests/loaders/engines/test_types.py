@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -19,10 +18,8 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 from kernel_monitor.loaders import switchable
-from kernel_monitor.loaders.engines import backends, engine
 
-from ..conftest import make_folder, settle, violent
-from ..switching.test_knobs import eventually
+from ..conftest import make_folder, set_cores, settle, violent, wait_for
 
 # Neither a crop nor a flip by chance: both decide how memory is laid out.
 EXACT: dict[str, Any] = {"scale": (1.0, 1.0), "ratio": (1.0, 1.0)}  # the largest square
@@ -141,19 +138,14 @@ def check(few: Path, workers: int, wrapper: str, target: str, collate: str) -> N
         for backend in ("torchvision", "dali-cpu", "synthetic"):
             loader.switch(backend)
             if backend == "synthetic":
-                deliver_all(loader)  # keeps what it is to hand out
+                list(loader)  # keeps what it is to hand out
             else:
-                assert eventually(lambda: loader.switch_state.preparing is None)
+                settle(loader)
             got = [told(batch) for batch in loader]
             assert loader.backend == backend
             assert got == expected, f"{backend} of {wrapper}, {target}, {collate}, {workers} workers"
     finally:
         loader.release()
-
-
-def deliver_all(loader: Any) -> None:
-    for _ in loader:
-        pass
 
 
 def cases() -> list[Any]:
@@ -184,8 +176,7 @@ def test_every_engine_delivers_the_types_of_plain_torch(
     default_dtype: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for module in (engine, backends):  # enough for DALI beside workers
-        monkeypatch.setattr(module, "usable_cores", lambda: 8)
+    set_cores(monkeypatch, 8)  # enough for DALI beside workers
     check(few, workers, wrapper, target, collate)
 
 
@@ -207,10 +198,7 @@ def test_workers_that_replace_forked_ones_have_the_settings_of_this_process(
         settle(loader)
         loader.set(workers=2)
         loader.switch("torchvision")
-        deadline = time.monotonic() + 90
-        while len(loader.worker_pids) < 2:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_for(lambda: len(loader.worker_pids) == 2)
         (after, _), _ = loader  # the new ones take over
         assert loader.decoded() == {"torchvision": 4}
         assert before.dtype == after.dtype == torch.float64

@@ -24,10 +24,10 @@ from torchvision import transforms as v1
 
 from kernel_monitor import switchable
 from kernel_monitor.errors import MonitorError
-from kernel_monitor.loaders.engines import backends, engine, worker_start
+from kernel_monitor.loaders.engines import worker_start
 from kernel_monitor.loaders.engines.worker_pickle import WorkerPayload
 
-from ..conftest import dali_begins, settle
+from ..conftest import dali_begins, on_both, set_cores
 from ..data.datasets import RUNNABLE, Case, as_written, equal, write_images
 from ..data.datasets.folder import photos
 from .test_scripts import run
@@ -64,7 +64,6 @@ def test_what_cannot_be_pickled_is_sent_by_value(case: Case, tmp_path: Path) -> 
     else:
         assert equal(unforked(loader), forked)
     assert worker_start.way(loader._keyed, loader._wrapped) == (None, True)
-    loader.release()
 
 
 def local(**attributes: Any) -> tuple[Any, type, type]:
@@ -119,7 +118,6 @@ def test_draws_and_classes_are_the_same() -> None:
     found = unforked(loader)
     assert values(found) == values(expected)
     assert {type(sample) for batch in found for sample in batch} == {kind}
-    loader.release()
 
 
 def test_an_exception_comes_back_as_itself() -> None:
@@ -129,7 +127,6 @@ def test_an_exception_comes_back_as_itself() -> None:
     dataset.fails = 5
     with pytest.raises(error, match="Caught Unlucky in DataLoader worker"):
         list(loader)
-    loader.release()
 
 
 def test_a_sample_that_cannot_be_sent_back_is_an_error_and_no_endless_wait() -> None:
@@ -139,12 +136,10 @@ def test_a_sample_that_cannot_be_sent_back_is_an_error_and_no_endless_wait() -> 
     dataset.odd = 5
     with pytest.raises(TypeError, match=r"(?s)while a worker's batch was sent back.*cannot pickle '_thread.lock'"):
         list(loader)
-    loader.release()
 
 
 def test_the_rest_of_a_chain_in_workers_beside_dali(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (engine, backends):
-        monkeypatch.setattr(module, "usable_cores", lambda: 8)
+    set_cores(monkeypatch, 8)
     paths = photos(write_images(tmp_path))
 
     class Local(Dataset[Any]):
@@ -159,16 +154,11 @@ def test_the_rest_of_a_chain_in_workers_beside_dali(tmp_path: Path, monkeypatch:
                 return self.transform(image.convert("RGB")), randint(0, 10**9)
 
     loader = switchable(DataLoader(Local(), 4, num_workers=1), seed=SEED)
-    expected = list(loader)
-    loader.switch("dali-cpu")
-    settle(loader)
-    loader.set_epoch(0)
-    found = list(loader)
+    expected, found = on_both(loader, list)
     assert loader.decoded() == {"dali-cpu": 24}
     assert [numbers.tolist() for _, numbers in found] == [numbers.tolist() for _, numbers in expected]
     for (one, _), (other, _) in zip(found, expected, strict=True):
         assert float((one - other).abs().mean()) * 255 < 6
-    loader.release()
 
 
 def test_a_tensor_is_shared_and_not_copied() -> None:
@@ -229,7 +219,6 @@ def test_workers_have_the_surroundings_of_the_process(
         warnings.simplefilter(filtered)
         found = unforked(loader)
     assert {sample for batch in found for sample in batch} == {("yes", tmp_path.name, filtered == "error")}
-    loader.release()
 
 
 def test_without_cloudpickle_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

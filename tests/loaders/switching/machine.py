@@ -131,7 +131,6 @@ class Machine:
         del self.runs[:-2]
 
     def next(self, which: int, count: int) -> None:
-        """Ask a live iteration for some batches."""
         if self.runs:
             run = self.runs[which % len(self.runs)]
             for _ in range(count):
@@ -139,7 +138,6 @@ class Machine:
                     break
 
     def finish(self, which: int) -> None:
-        """Iterate to the end."""
         if self.runs:
             self.finish_run(self.runs[which % len(self.runs)])
 
@@ -282,7 +280,6 @@ class Machine:
         return True
 
     def answer(self, run: Run) -> list[int]:
-        """The batch that comes next in the plan has been answered."""
         planned = run.record.batch(run.at).tolist()
         if run.expected is not None:
             assert planned == run.expected[run.at]
@@ -299,7 +296,6 @@ class Machine:
             assert set(planned) <= self.config.bad
 
     def ended(self, run: Run) -> None:
-        """After the last batch."""
         record = run.record
         assert record.finished
         self.skip_to(run, len(record.ends))

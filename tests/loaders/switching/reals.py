@@ -44,7 +44,6 @@ class RealStage:
         self._before = signal.signal(signal.SIGINT, self._interrupted)
 
     def close(self) -> None:
-        """Give the signal back."""
         signal.signal(signal.SIGINT, self._before)
 
     def labels(self, batch: Any) -> list[int]:

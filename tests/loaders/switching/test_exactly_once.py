@@ -12,7 +12,7 @@ import torch
 
 from kernel_monitor.loaders import SwitchableLoader, listen
 
-from ..conftest import Make, deliver, settle
+from ..conftest import Make, check_counts, deliver, planned, switch_to
 
 
 class Clicker:
@@ -58,9 +58,7 @@ def test_many_switches_over_two_epochs(make: Make, workers: int) -> None:
     plans = [undisturbed.plan(epoch) for epoch in range(2)]
     torch.manual_seed(3)
     loader = make(shuffle=True, batch_size=2, num_workers=workers)
-    loader.switch("dali-cpu")  # so that importing DALI does not take up the first epoch
-    if workers == 0:
-        settle(loader)
+    switch_to(loader, "dali-cpu")  # so that importing DALI does not take up the first epoch
     delivered: list[Any] = []
     with Clicker(loader, seed=1) as clicker:
         for _ in range(2):
@@ -119,64 +117,6 @@ def test_the_incoming_engine_delivers_within_what_is_in_flight_plus_one(make: Ma
     assert entry.first > entry.asked
 
 
-def test_a_newer_click_supersedes_an_older_one(make: Make) -> None:
-    loader = make(shuffle=True, num_workers=0)
-    seen: list[str] = []
-    unlisten = listen(lambda event: seen.append(event["kind"]) if event["loader"] == loader.id else None)
-    with loader.pool["dali-cpu"].use():  # the engine cannot be built meanwhile
-        loader.switch("dali-cpu")
-        assert loader.state()["wanted"] == "dali-cpu"
-        assert loader.state()["status"] == "switching to dali-cpu…"
-        loader.switch("torchvision")
-    assert loader.state()["wanted"] is None
-    assert loader.state()["status"] == "torchvision"
-    deliver(loader)
-    unlisten()
-    assert seen == ["switch-asked", "switch-asked", "switch-superseded"]
-    assert loader.history == []
-    assert loader.backend == "torchvision"
-
-
-def test_status_and_events_of_one_switch(make: Make) -> None:
-    loader = make(batch_size=4, num_workers=0)
-    events: list[dict[str, Any]] = []
-    unlisten = listen(lambda event: events.append(event) if event["loader"] == loader.id else None)
-    iterator = iter(loader)
-    next(iterator)
-    loader.switch("dali")
-    settle(loader)
-    assert loader.state()["status"] == "dali-cpu ready, from the next batch"
-    assert loader.backend == "torchvision"
-    next(iterator)
-    unlisten()
-    assert loader.state()["status"] == "dali-cpu since batch 1"
-    assert loader.state()["wanted"] is None
-    assert [event["kind"] for event in events] == ["switch-asked", "engine-ready", "switch"]
-    last = events[-1]
-    assert (last["source"], last["target"], last["epoch"], last["batch"]) == ("torchvision", "dali-cpu", 0, 1)
-    assert last["asked"] < last["first"] <= last["monotonic"]
-
-
-def test_an_engine_that_cannot_be_built_leaves_the_other_at_work(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kernel_monitor.loaders.engines import dali_graph
-
-    def fail(*_: Any, **__: Any) -> Any:
-        raise RuntimeError("no such decoder here")
-
-    monkeypatch.setattr(dali_graph.Translated, "build", fail)
-    loader = make(num_workers=0)
-    events: list[dict[str, Any]] = []
-    unlisten = listen(lambda event: events.append(event) if event["loader"] == loader.id else None)
-    loader.switch("dali-cpu")
-    settle(loader)
-    assert len(deliver(loader)[1]) == 243
-    unlisten()
-    assert [event["kind"] for event in events] == ["switch-asked", "switch-failed"]
-    assert events[-1]["message"] == "no such decoder here"
-    assert loader.state()["status"] == "dali-cpu failed: no such decoder here; torchvision goes on"
-    assert loader.history == []
-
-
 def test_an_engine_that_fails_in_the_middle_gives_its_batches_back(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     loader = make(shuffle=True, batch_size=4, num_workers=2)
     loader.switch("dali-cpu")
@@ -189,50 +129,20 @@ def test_an_engine_that_fails_in_the_middle_gives_its_batches_back(make: Make, m
 
     monkeypatch.setattr(loader.pool["dali-cpu"].engine, "receive", fail)
     targets += [batch[1] for batch in iterator]
-    state = loader.state()
-    assert (state["lost"], state["doubled"], state["samples"]) == (0, 0, 243)
+    state = check_counts(loader)
     assert loader.backend == "torchvision"
     assert "the engine fell over" in state["status"]
-    labels = [target for _, target in loader.dataset.samples]
-    assert torch.cat(targets).tolist() == [labels[index] for index in loader.plan()]
-
-
-def test_dali_errors_are_recovered_from_in_place(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    loader = make(shuffle=True, batch_size=4, num_workers=0)
-    loader.switch("dali-cpu")
-    settle(loader)
-    iterator = iter(loader)
-    next(iterator)
-    engine: Any = loader.pool["dali-cpu"].engine
-    pipeline, real = engine._pipeline, engine._outputs
-    failures = iter([True])
-
-    def outputs(pipeline: Any) -> Any:
-        if next(failures, False):
-            raise RuntimeError("Critical error in pipeline:\nmore text")
-        return real(pipeline)
-
-    monkeypatch.setattr(engine, "_outputs", outputs)
-    for _ in iterator:
-        pass
-    state = loader.state()
-    assert (state["lost"], state["doubled"], state["samples"]) == (0, 0, 243)
-    assert engine._pipeline is not pipeline
-    assert loader.backend == "dali-cpu"
-    assert loader.decoded() == {"dali-cpu": 239, "torchvision": 4}
-    assert {fallback.reason for fallback in loader.fallbacks()} == {"DALI failed: Critical error in pipeline:"}
+    assert torch.cat(targets).tolist() == planned(loader)
 
 
 def test_zip_of_a_loader_with_itself_is_two_epochs(make: Make) -> None:
     for backend in ("torchvision", "dali-cpu"):
         loader = make(shuffle=True, batch_size=16)
         loader.switch(backend)
-        labels = [target for _, target in loader.dataset.samples]
         left, right = [], []
         for (_, a), (_, b) in zip(loader, loader, strict=True):
             left += a.tolist()
             right += b.tolist()
-        assert left == [labels[index] for index in loader.plan(0)]
-        assert right == [labels[index] for index in loader.plan(1)]
+        assert (left, right) == (planned(loader, 0), planned(loader, 1))
         assert sorted(loader.plan(0)) == sorted(loader.plan(1)) == list(range(243))
         loader.release()

@@ -23,8 +23,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from PIL import Image
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 
 import kernel_monitor
@@ -32,6 +31,7 @@ from kernel_monitor.loaders import events, switchable
 from kernel_monitor.loaders.loader import FixedLoader
 
 from ..conftest import augmented, make_folder
+from ..photos import Photos
 
 PACKAGE = str(Path(kernel_monitor.__file__).parent)
 IMAGES, BATCH, EPOCHS = 24, 4, 3
@@ -134,18 +134,9 @@ class Tracer:
                 raise_fault(f"Fault injected into {call}")
 
 
-class Own(Dataset[Any]):
-    """Written by hand: one image file for each sample."""
-
+class Own(Photos):
     def __init__(self, root: Path) -> None:
-        self.paths = sorted(root.glob("*/*.jpg"))
-        self.transform = augmented(16)
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.transform(Image.open(self.paths[index]).convert("RGB")), index
+        super().__init__(sorted(root.glob("*/*.jpg")), augmented(16))
 
 
 class Folder(ImageFolder):

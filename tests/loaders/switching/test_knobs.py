@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,40 +18,21 @@ from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 
 from kernel_monitor.errors import MonitorError
-from kernel_monitor.loaders import Knobs, SwitchableLoader, listen, switchable
+from kernel_monitor.loaders import Knobs, listen, switchable
 from kernel_monitor.loaders.engines import fork_server, torch_engine, worker_start
-from kernel_monitor.os_process import FORK_SERVER
 
-from ..conftest import Make, augmented, dali_begins, deliver, settle
-
-DEADLINE = 150  # s for what takes a few, or some ten where new workers import torch
-
-
-def workers() -> set[int]:
-    """Process ids of the children that live; multiprocessing's own servers and trackers are not among them."""
-    found = set()
-    for child in psutil.Process().children(recursive=True):
-        try:
-            command = " ".join([child.name(), *child.cmdline()])
-            servers = ("resource_tracker", FORK_SERVER)
-            if child.status() != psutil.STATUS_ZOMBIE and not any(name in command for name in servers):
-                found.add(child.pid)
-        except psutil.NoSuchProcess:
-            continue
-    return found
-
-
-def eventually(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
-
-
-def labels(loader: SwitchableLoader, epoch: int | None = None) -> list[int]:
-    return [loader.dataset.samples[index][1] for index in loader.plan(epoch)]
+from ..conftest import (
+    Make,
+    augmented,
+    check_counts,
+    child_processes,
+    dali_begins,
+    deliver,
+    planned,
+    settle,
+    switch_to,
+    wait_for,
+)
 
 
 @pytest.fixture
@@ -100,7 +82,7 @@ def test_the_knobs_show_what_the_wrapped_loader_has(make: Make, folder: Path) ->
 
 @pytest.mark.usefixtures("without_dali")
 def test_workers_from_none_to_some_and_back_in_the_middle(make: Make, told: list[dict[str, Any]]) -> None:
-    before = workers()
+    before = child_processes()
     torch.manual_seed(1)
     undisturbed = make(shuffle=True, num_workers=0, batch_size=4)
     expected = deliver(undisturbed)
@@ -115,14 +97,13 @@ def test_workers_from_none_to_some_and_back_in_the_middle(make: Make, told: list
             loader.set(workers=count)
             assert loader.knobs.workers == count
         elif number in (19, 39, 49, 60):
-            assert eventually(lambda: len(workers() - before) == loader.knobs.workers)
-            seen.append(len(workers() - before))
+            wait_for(lambda: len(child_processes() - before) == loader.knobs.workers)
+            seen.append(len(child_processes() - before))
     assert seen == [2, 1, 3, 0]
     assert loader.plan() == undisturbed.plan()
     assert torch.equal(torch.cat(targets), expected[1])
     assert torch.equal(torch.cat(images), expected[0])
-    state = loader.state()
-    assert (state["samples"], state["lost"], state["doubled"]) == (243, 0, 0)
+    check_counts(loader)
     assert [event["workers"] for event in told] == [2, 1, 3, 0]
     assert loader.history == []  # no switch took place
 
@@ -149,21 +130,20 @@ def test_prefetch_is_what_is_in_flight(make: Make) -> None:
 
 def test_threads_and_prefetch_of_dali_in_the_middle(make: Make) -> None:
     loader = make(num_workers=0, batch_size=4, shuffle=True)
-    loader.switch("dali-cpu")
-    settle(loader)
+    switch_to(loader, "dali-cpu")
     targets = []
     first: Any = loader.pool["dali-cpu"].engine
     for number, batch in enumerate(loader):
         targets += batch[1].tolist()
         if number == 5:
             loader.set(threads=1, prefetch=2)
-            assert eventually(lambda: loader.pool["dali-cpu"].engine is not first)
+            wait_for(lambda: loader.pool["dali-cpu"].engine is not first)
         if number == 20:
             engine: Any = loader.pool["dali-cpu"].engine
             assert (engine.depth, engine._threads) == (2, 1)
             assert engine._pipeline is not None
-            assert eventually(lambda: first._pipeline is None)  # the old one was given back
-    assert targets == labels(loader)
+            wait_for(lambda: first._pipeline is None)  # the old one was given back
+    assert targets == planned(loader)
     assert loader.decoded() == {"dali-cpu": 243}
     assert loader.state()["lost"] == 0
     assert len(loader.history) == 1
@@ -171,8 +151,7 @@ def test_threads_and_prefetch_of_dali_in_the_middle(make: Make) -> None:
 
 def test_setting_the_same_again_does_nothing(make: Make, told: list[dict[str, Any]]) -> None:
     loader = make(num_workers=0)
-    loader.switch("dali-cpu")
-    settle(loader)
+    switch_to(loader, "dali-cpu")
     slots = {name: loader.pool[name] for name in ("torchvision", "dali-cpu")}
     loader.set(**{name: value for name, value in loader.knobs._asdict().items() if name != "prefetch"})
     loader.set()
@@ -182,59 +161,52 @@ def test_setting_the_same_again_does_nothing(make: Make, told: list[dict[str, An
 
 @pytest.mark.usefixtures("without_dali")
 def test_between_epochs_and_before_the_first(make: Make) -> None:
-    before = workers()
+    before = child_processes()
     loader = make(num_workers=0, batch_size=16)
     loader.set(workers=2)
     deliver(loader)
-    assert len(workers() - before) == 2
+    assert len(child_processes() - before) == 2
     loader.set(workers=1)
     deliver(loader)
-    assert eventually(lambda: len(workers() - before) == 1)
+    wait_for(lambda: len(child_processes() - before) == 1)
     assert [epoch["samples"] for epoch in loader.epochs()] == [243, 243]
 
 
 def test_while_a_switch_is_under_way_and_from_other_threads(make: Make) -> None:
     loader = make(num_workers=2, batch_size=2, shuffle=True)
-    stop, errors = threading.Event(), list[BaseException]()
+    stop = threading.Event()
 
     def turn(seed: int) -> None:
         chance = random.Random(seed)
-        try:
-            while not stop.is_set():
-                loader.set(threads=chance.randint(1, 3), prefetch=chance.randint(1, 4))
-                if chance.random() < 0.5:
-                    loader.switch(chance.choice(["torchvision", "dali-cpu"]))
-                time.sleep(chance.random() * 0.03)
-        except BaseException as error:  # noqa: BLE001 - shown by the test
-            errors.append(error)
+        while not stop.is_set():
+            loader.set(threads=chance.randint(1, 3), prefetch=chance.randint(1, 4))
+            if chance.random() < 0.5:
+                loader.switch(chance.choice(["torchvision", "dali-cpu"]))
+            stop.wait(chance.random() * 0.03)
 
     iterator = iter(loader)  # the workers are forked before DALI runs
-    turners = [threading.Thread(target=turn, args=(seed,)) for seed in range(2)]
-    for turner in turners:
-        turner.start()
+    turners = ThreadPoolExecutor(2)
+    turned = [turners.submit(turn, seed) for seed in range(2)]
     try:
         for epoch in range(2):
             targets = []
             for batch in iterator:
                 targets += batch[1].tolist()
                 time.sleep(0.003)
-            assert targets == labels(loader, epoch)
-            state = loader.state()
-            assert (state["samples"], state["lost"], state["doubled"]) == (243, 0, 0)
+            assert targets == planned(loader, epoch)
+            check_counts(loader)
             if epoch == 0:
                 iterator = iter(loader)
     finally:
         stop.set()
-        for turner in turners:
-            turner.join(DEADLINE)
-    assert errors == []
-    assert not any(turner.is_alive() for turner in turners)
+        turners.shutdown(wait=False)
+    for each in turned:
+        each.result(150)
 
 
 def test_of_quick_changes_the_newest_counts(make: Make, told: list[dict[str, Any]]) -> None:
     loader = make(num_workers=0, batch_size=4)
-    loader.switch("dali-cpu")
-    settle(loader)
+    switch_to(loader, "dali-cpu")
     iterator = iter(loader)
     next(iterator)
     for threads in (1, 2, 3, 2, 1, 3):
@@ -246,7 +218,7 @@ def test_of_quick_changes_the_newest_counts(make: Make, told: list[dict[str, Any
         ours = [event for event in told if event["loader"] == loader.id]  # an earlier test's may come late
         return engine._threads == 3 and bool(ours) and ours[-1]["threads"] == 3
 
-    assert eventually(newest)
+    wait_for(newest)
     rest = list(iterator)
     assert rest
     assert loader.state()["lost"] == 0
@@ -270,20 +242,19 @@ def test_what_does_not_start_is_rolled_back(
         targets += batch[1].tolist()
         if number == 10:
             loader.set(workers=3)
-    assert targets == labels(loader)
+    assert targets == planned(loader)
     assert loader.knobs.workers == 2
     assert "Cannot allocate memory; all goes on as before" in loader.state()["status"]
     assert [(event["workers"], event["message"]) for event in told] == [(3, None), (2, "Cannot allocate memory")]
     assert loader.state()["lost"] == 0
-    assert deliver(loader)[1].tolist() == labels(loader)
+    assert deliver(loader)[1].tolist() == planned(loader)
 
 
 def test_a_pipeline_that_cannot_be_built_with_the_new_values_leaves_the_old_one(
     make: Make, monkeypatch: pytest.MonkeyPatch, told: list[dict[str, Any]]
 ) -> None:
     loader = make(num_workers=0, batch_size=4)
-    loader.switch("dali-cpu")
-    settle(loader)
+    switch_to(loader, "dali-cpu")
     from kernel_monitor.loaders.engines.dali_engine import DaliEngine
 
     before = loader.knobs
@@ -296,7 +267,7 @@ def test_a_pipeline_that_cannot_be_built_with_the_new_values_leaves_the_old_one(
 
     monkeypatch.setattr(DaliEngine, "prepare", fail)
     loader.set(threads=7)
-    assert eventually(lambda: bool(told))
+    wait_for(lambda: bool(told))
     assert told[-1]["message"] == "no more threads"
     assert loader.knobs == before
     assert loader.pool["dali-cpu"] is old
@@ -306,8 +277,7 @@ def test_a_pipeline_that_cannot_be_built_with_the_new_values_leaves_the_old_one(
 
 def test_new_workers_are_not_forked_once_dali_runs(make: Make) -> None:
     loader = make(num_workers=0, batch_size=4, shuffle=True)
-    loader.switch("dali-cpu")
-    settle(loader)
+    switch_to(loader, "dali-cpu")
     iterator = iter(loader)
     targets = next(iterator)[1].tolist()
     loader.switch("torchvision")
@@ -315,7 +285,7 @@ def test_new_workers_are_not_forked_once_dali_runs(make: Make) -> None:
     first = loader.pool["torchvision"]
     loader.set(workers=1)
     assert loader.pool["torchvision"] is first  # until the new one has answered
-    assert eventually(lambda: loader.pool["torchvision"] is not first)
+    wait_for(lambda: loader.pool["torchvision"] is not first)
     engine: Any = loader.pool["torchvision"].engine
     assert engine.started
     server = fork_server.server()
@@ -323,7 +293,7 @@ def test_new_workers_are_not_forked_once_dali_runs(make: Make) -> None:
     assert {psutil.Process(pid).ppid() for pid in loader.worker_pids} == {server.pid}
     for _, more in iterator:
         targets += more.tolist()
-    assert targets == labels(loader)
+    assert targets == planned(loader)
     assert loader.state()["lost"] == 0
     deliver(loader)
     assert loader.pool["torchvision"].engine is engine  # kept for the next epoch
@@ -342,8 +312,6 @@ def test_what_cannot_be_sent_keeps_the_workers_that_there_are(folder: Path) -> N
 
 
 class Counted:
-    """Counts how often it is pickled."""
-
     pickled = 0
 
     def __reduce__(self) -> Any:
@@ -365,16 +333,16 @@ def test_whether_a_large_data_set_can_be_sent_is_found_out_from_a_part_of_it(fol
 
 def test_idle_engines_are_given_back_on_request(make: Make) -> None:
     loader = make(num_workers=2, batch_size=2)
-    before = workers()
+    before = child_processes()
     iterator = iter(loader)
     next(iterator)
     loader.switch("dali-cpu")
     while loader.backend != "dali-cpu":
         next(iterator)
-    own = workers() - before
+    own = child_processes() - before
     assert len(own) == 2  # kept: the way back is quick
     loader.release(idle=True)
-    assert eventually(lambda: not workers() & own)
+    wait_for(lambda: not child_processes() & own)
     for _ in range(10):
         next(iterator)
     assert loader.backend == "dali-cpu"

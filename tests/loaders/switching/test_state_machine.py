@@ -240,7 +240,6 @@ def test_real_workers_and_dali(
 
 
 def covers(totals: Totals, backends: tuple[str, ...], least: int) -> None:
-    """That the schedules did what they are for."""
     found = dict(vars(totals))
     assert set(found.pop("decoders")) == set(backends)
     assert min(found.values()) >= least, found

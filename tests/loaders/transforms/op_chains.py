@@ -134,8 +134,6 @@ class Preset:
 
 
 class PresetModule(torch.nn.Module):
-    """The same as a module."""
-
     def __init__(self, transforms: Any) -> None:
         super().__init__()
         self.inner = transforms

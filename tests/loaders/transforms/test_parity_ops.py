@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torchvision import transforms as v1
 
 from kernel_monitor.loaders.engines.dali_graph import Translated, pipeline
 from kernel_monitor.loaders.random_streams import ApartFromTransforms
@@ -18,7 +19,7 @@ from kernel_monitor.loaders.transforms.operation import Graph
 from kernel_monitor.loaders.transforms.params import sample_keys
 from kernel_monitor.loaders.transforms.translate import OPS, TIMM, scaling, translate
 
-from ..conftest import Make, deliver, settle
+from ..conftest import Make, deliver, on_both, switch_to
 from .op_chains import DIRECT, HYBRID, OF_ARRAYS, OF_ARRAYS_HYBRID
 from .op_table import CONTAINERS, PAGE, Row, measured, mixed_photos, page
 
@@ -50,29 +51,33 @@ def tally(request: pytest.FixtureRequest) -> Iterator[dict[str, tuple[float, int
 
 
 def whole(images: Any) -> torch.Tensor:
-    """One tensor of one epoch, float64; images of different sizes end to end."""
     return torch.cat([one.double().reshape(-1) for one in images])
 
 
 def both(make: Make, photos: Path, chain: Any) -> tuple[torch.Tensor, torch.Tensor, Any]:
     """An epoch on torchvision, the same on dali-cpu (in pixel values), and the loader."""
     loader = make(root=photos, transform=chain, batch_size=12, num_workers=0)
-    torchvision = deliver(loader)[0]
-    loader.set_epoch(0)
-    loader.switch("dali-cpu")
-    settle(loader)
-    dali = deliver(loader)[0]
+    (torchvision, targets), (dali, same) = on_both(loader)
+    assert torch.equal(targets, same)
     assert dali.dtype == torchvision.dtype
     assert dali.shape == torchvision.shape
     unit = torch.tensor(scaling(list(flatten(chain)))).reshape(3, 1, 1) if torchvision.is_floating_point() else 1
     return torchvision.double() / unit, dali.double() / unit, loader
 
 
-@pytest.mark.parametrize("name", DIRECT)
+# Beside those that the page shows.
+ORDERS: dict[str, Any] = {
+    "flip first, bytes": v1.Compose([v1.RandomHorizontalFlip(), v1.RandomResizedCrop(40), v1.PILToTensor()]),
+    "flip after floats": v1.Compose([v1.Resize((40, 44)), v1.ToTensor(), v1.RandomHorizontalFlip()]),
+}
+ALL = {**DIRECT, **ORDERS, **{name: chain for name, (chain, _) in HYBRID.items()}}
+
+
+@pytest.mark.parametrize("name", [*DIRECT, *ORDERS])
 def test_what_is_listed_as_direct_is_done_by_dali_as_torchvision_does_it(
     make: Make, photos: Path, tally: dict[str, tuple[float, int]], name: str
 ) -> None:
-    chain = DIRECT[name]
+    chain = ALL[name]
     program = translate(chain)
     assert program.rest is None, program.reason
     torchvision, dali, loader = both(make, photos, chain)
@@ -87,7 +92,7 @@ def test_what_is_listed_as_direct_is_done_by_dali_as_torchvision_does_it(
 @pytest.mark.parametrize("fused", [True, False], ids=["fused", "not fused"])
 def test_each_chain_can_be_defined_for_a_gpu(name: str, fused: bool) -> None:
     """DALI refuses what cannot be on a GPU, such as a named argument there, before it needs one."""
-    chain = DIRECT[name] if name in DIRECT else HYBRID[name][0]
+    chain = ALL[name]
     program = translate(chain)
     Translated(program, fused=fused).define(batch_size=4, threads=1, device=0, encoded=False)
 
@@ -145,9 +150,14 @@ def test_chains_for_arrays(photos: Path, name: str) -> None:
     assert row.worst <= 1.5
 
 
-@pytest.mark.parametrize("name", ["SimCLR without hue", "RandomAffine", "RandomErasing", "AutoAugment", "RandomOrder"])
+REPORTED = ["SimCLR without hue", "RandomAffine", "RandomErasing", "AutoAugment", "RandomOrder", *ORDERS]
+REPORTED += ["RandomResizedCrop", "RandomResizedCrop, v2", "Resize and CenterCrop", "Resize and CenterCrop, v2, padded"]
+REPORTED += ["CenterCrop", "RandomResizedCrop after Resize", "ToDtype unscaled"]
+
+
+@pytest.mark.parametrize("name", REPORTED)
 def test_the_report_says_what_is_direct_and_that_parameters_are_equal(make: Make, photos: Path, name: str) -> None:
-    chain = DIRECT[name] if name in DIRECT else HYBRID[name][0]
+    chain = ALL[name]
     rest = translate(chain).rest
     found = make(root=photos, transform=chain, num_workers=0).parity(8)
     assert found.samples == 8
@@ -166,8 +176,7 @@ def test_the_report_says_what_is_direct_and_that_parameters_are_equal(make: Make
 
 def test_a_user_s_function_leaves_the_generators_of_the_training_alone(make: Make, photos: Path) -> None:
     loader = make(root=photos, transform=HYBRID["Lambda"][0], num_workers=0)
-    loader.switch("dali-cpu")
-    settle(loader)
+    switch_to(loader, "dali-cpu")
     before = np.random.get_state(legacy=False)["state"]["key"].copy()  # noqa: NPY002 - the one that functions draw from
     torch_before = torch.get_rng_state()
     with ApartFromTransforms():  # the order draws from torch's

@@ -47,15 +47,11 @@ class RandomResizedCropAndInterpolation:
 
 
 class MaybeToTensor(v1.ToTensor):
-    """Leaves tensors as they are."""
-
     def __call__(self, pic: Any) -> torch.Tensor:
         return pic if isinstance(pic, torch.Tensor) else functional.to_tensor(pic)
 
 
 class MaybePILToTensor:
-    """Leaves tensors as they are."""
-
     def __call__(self, pic: Any) -> torch.Tensor:
         return pic if isinstance(pic, torch.Tensor) else functional.pil_to_tensor(pic)
 

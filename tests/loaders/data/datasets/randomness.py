@@ -20,28 +20,13 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from torch.utils.data import Dataset
 from torchvision import transforms
 
 from ...conftest import augmented
+from .base import Base
 from .case import Case
-from .folder import fixed, label_of, photos
+from .folder import fixed
 from .reasons import AFTERWARDS, DIFFERENT, NOT_THE_SAME, PIXELS, TWO_IMAGES, either
-
-
-class Base(Dataset[Any]):
-    """What the data sets of this module share."""
-
-    def __init__(self, folder: Path, transform: Any = None) -> None:
-        self.paths = photos(folder)
-        self.labels = [label_of(path) for path in self.paths]
-        self.transform = fixed() if transform is None else transform
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def load(self, index: int) -> Any:
-        return Image.open(self.paths[index]).convert("RGB")
 
 
 class RandomView(Base):

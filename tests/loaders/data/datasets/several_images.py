@@ -10,30 +10,15 @@ import numpy as np
 import pandas as pd
 import torch
 from PIL import Image
-from torch.utils.data import Dataset
 from torchvision import transforms, tv_tensors
 from torchvision.io import ImageReadMode, read_image
 from torchvision.transforms import v2
 
 from ...conftest import augmented
+from .base import Base
 from .case import Case, as_list
-from .folder import fixed, label_of, photos
+from .folder import fixed, label_of
 from .reasons import DECODES_ONLY, JOINT, PIXELS, TWICE, TWO_IMAGES, TWO_TRANSFORMS, either
-
-
-class Base(Dataset[Any]):
-    """What the data sets of this module share."""
-
-    def __init__(self, folder: Path, transform: Any = None) -> None:
-        self.folder = folder
-        self.paths = photos(folder)
-        self.transform = fixed() if transform is None else transform
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def load(self, index: int) -> Image.Image:
-        return Image.open(self.paths[index % len(self.paths)]).convert("RGB")
 
 
 class Siamese(Base):

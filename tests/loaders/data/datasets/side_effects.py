@@ -10,26 +10,12 @@ from typing import Any, ClassVar
 
 import torch
 from PIL import Image
-from torch.utils.data import Dataset
 
 from ...conftest import augmented
+from .base import Base
 from .case import Case
-from .folder import fixed, label_of, photos
+from .folder import label_of
 from .reasons import CHANGES, IN_MEMORY, KEEPS, WRITES, either
-
-
-class Base(Dataset[Any]):
-    """What the data sets of this module share."""
-
-    def __init__(self, folder: Path, transform: Any = None) -> None:
-        self.paths = photos(folder)
-        self.transform = fixed() if transform is None else transform
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def load(self, index: int) -> Any:
-        return Image.open(self.paths[index]).convert("RGB")
 
 
 class CacheOfImages(Base):

@@ -10,26 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image
-from torch.utils.data import Dataset
 
+from .base import Base
 from .case import Case, as_list
-from .folder import CLASSES, fixed, label_of, photos
+from .folder import CLASSES, label_of
 from .reasons import AFTERWARDS, NOT_FOUND
-
-
-class Base(Dataset[Any]):
-    """What the data sets of this module share."""
-
-    def __init__(self, folder: Path, transform: Any = None) -> None:
-        self.paths = photos(folder)
-        self.transform = fixed() if transform is None else transform
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def image(self, index: int) -> Any:
-        return self.transform(Image.open(self.paths[index]).convert("RGB"))
 
 
 class AsDict(Base):
