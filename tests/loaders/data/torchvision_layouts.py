@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -38,10 +39,15 @@ def mat(path: Path, **content: Any) -> None:
     import_module("scipy.io").savemat(path, content)  # scikit-learn's; it has no types
 
 
-def image_folder(root: Path, _: pytest.MonkeyPatch) -> Callable[..., Any]:
-    for name in ("cat/a.jpg", "cat/b.png", "dog/c.jpeg"):
-        image(root / name)
-    return lambda **options: datasets.ImageFolder(root, **options)
+def of_images(kind: Any, under: str, *names: str, **fixed: Any) -> Build:
+    """A data set that needs nothing but its images."""
+
+    def build(root: Path, _: pytest.MonkeyPatch) -> Callable[..., Any]:
+        for name in names:
+            image(root / under / name)
+        return partial(kind, root, **fixed)
+
+    return build
 
 
 def dataset_folder(root: Path, _: pytest.MonkeyPatch) -> Callable[..., Any]:
@@ -52,29 +58,11 @@ def dataset_folder(root: Path, _: pytest.MonkeyPatch) -> Callable[..., Any]:
     )
 
 
-def imagenette(root: Path, _: pytest.MonkeyPatch) -> Callable[..., Any]:
-    for name in ("n01440764/a.JPEG", "n01440764/b.JPEG", "n02102040/c.JPEG"):
-        image(root / "imagenette2-160" / "train" / name)
-    return lambda **options: datasets.Imagenette(root, size="160px", **options)
-
-
 def imagenet(root: Path, _: pytest.MonkeyPatch) -> Callable[..., Any]:
     for name in ("n01440764/a.JPEG", "n02102040/c.JPEG"):
         image(root / "val" / name)
     torch.save(({"n01440764": ("tench",), "n02102040": ("springer",)}, []), root / "meta.bin")
-    return lambda **options: datasets.ImageNet(root, split="val", **options)
-
-
-def country211(root: Path, _: pytest.MonkeyPatch) -> Callable[..., Any]:
-    for name in ("AT/a.jpg", "ZW/b.jpg"):
-        image(root / "country211" / "valid" / name)
-    return lambda **options: datasets.Country211(root, split="valid", **options)
-
-
-def eurosat(root: Path, _: pytest.MonkeyPatch) -> Callable[..., Any]:
-    for name in ("Forest/Forest_1.jpg", "River/River_1.jpg"):
-        image(root / "eurosat" / "2750" / name)
-    return lambda **options: datasets.EuroSAT(root, **options)
+    return partial(datasets.ImageNet, root, split="val")
 
 
 def stanford_cars(root: Path, _: pytest.MonkeyPatch) -> Callable[..., Any]:
@@ -82,25 +70,13 @@ def stanford_cars(root: Path, _: pytest.MonkeyPatch) -> Callable[..., Any]:
     rows = [(image(base / "cars_train" / f"0000{n}.jpg").name, n) for n in (1, 2, 3)]
     mat(base / "devkit" / "cars_train_annos.mat", annotations=np.array(rows, dtype=[("fname", "O"), ("class", "O")]))
     mat(base / "devkit" / "cars_meta.mat", class_names=np.array(["Audi", "BMW", "Fiat"], dtype=object))
-    return lambda **options: datasets.StanfordCars(root, **options)
-
-
-def rendered_sst2(root: Path, _: pytest.MonkeyPatch) -> Callable[..., Any]:
-    for name in ("negative/a.png", "positive/b.png"):
-        image(root / "rendered-sst2" / "valid" / name)
-    return lambda **options: datasets.RenderedSST2(root, split="val", **options)
-
-
-def gtsrb(root: Path, _: pytest.MonkeyPatch) -> Callable[..., Any]:
-    for name in ("00000/a.ppm", "00007/b.ppm"):
-        image(root / "gtsrb" / "GTSRB" / "Training" / name)
-    return lambda **options: datasets.GTSRB(root, **options)
+    return partial(datasets.StanfordCars, root)
 
 
 def gtsrb_test(root: Path, _: pytest.MonkeyPatch) -> Callable[..., Any]:
     image(root / "gtsrb" / "GTSRB" / "Final_Test" / "Images" / "00000.ppm")
     text(root / "gtsrb" / "GT-final_test.csv", "Filename;Width;Height;ClassId", "00000.ppm;40;32;16")
-    return lambda **options: datasets.GTSRB(root, split="test", **options)
+    return partial(datasets.GTSRB, root, split="test")
 
 
 def places365(root: Path, patch: pytest.MonkeyPatch) -> Callable[..., Any]:
@@ -109,7 +85,7 @@ def places365(root: Path, patch: pytest.MonkeyPatch) -> Callable[..., Any]:
     text(root / "places365_train_standard.txt", "/a/airfield/1.jpg 0", "/b/bar/2.jpg 1")
     for name in ("a/airfield/1.jpg", "b/bar/2.jpg"):
         image(root / "data_large_standard" / name)
-    return lambda **options: datasets.Places365(root, **options)
+    return partial(datasets.Places365, root)
 
 
 def places365_test(root: Path, patch: pytest.MonkeyPatch) -> Callable[..., Any]:
@@ -117,7 +93,7 @@ def places365_test(root: Path, patch: pytest.MonkeyPatch) -> Callable[..., Any]:
     text(root / "categories_places365.txt", "/a/airfield 0")
     text(root / "places365_test.txt", "Places365_test_1.jpg")
     image(root / "test_256" / "Places365_test_1.jpg")
-    return lambda **options: datasets.Places365(root, split="test", small=True, **options)
+    return partial(datasets.Places365, root, split="test", small=True)
 
 
 def flowers102(root: Path, patch: pytest.MonkeyPatch) -> Callable[..., Any]:
@@ -127,7 +103,7 @@ def flowers102(root: Path, patch: pytest.MonkeyPatch) -> Callable[..., Any]:
         image(base / "jpg" / f"image_{number:05d}.jpg")
     mat(base / "setid.mat", trnid=np.array([[3, 1]]), valid=np.array([[2]]), tstid=np.array([[2]]))
     mat(base / "imagelabels.mat", labels=np.array([[77, 5, 102]]))
-    return lambda **options: datasets.Flowers102(root, **options)
+    return partial(datasets.Flowers102, root)
 
 
 def food101(root: Path, _: pytest.MonkeyPatch) -> Callable[..., Any]:
@@ -136,7 +112,7 @@ def food101(root: Path, _: pytest.MonkeyPatch) -> Callable[..., Any]:
     text(base / "meta" / "train.json", json.dumps(content))
     for name in (name for names in content.values() for name in names):
         image(base / "images" / f"{name}.jpg")
-    return lambda **options: datasets.Food101(root, **options)
+    return partial(datasets.Food101, root)
 
 
 def dtd(root: Path, _: pytest.MonkeyPatch) -> Callable[..., Any]:
@@ -144,7 +120,7 @@ def dtd(root: Path, _: pytest.MonkeyPatch) -> Callable[..., Any]:
     text(root / "dtd" / "dtd" / "labels" / "train1.txt", *names)
     for name in names:
         image(root / "dtd" / "dtd" / "images" / name)
-    return lambda **options: datasets.DTD(root, **options)
+    return partial(datasets.DTD, root)
 
 
 def fgvc_aircraft(root: Path, _: pytest.MonkeyPatch) -> Callable[..., Any]:
@@ -153,14 +129,14 @@ def fgvc_aircraft(root: Path, _: pytest.MonkeyPatch) -> Callable[..., Any]:
     text(base / "images_family_trainval.txt", "0001 Boeing 737", "0002 A300")
     for name in ("0001", "0002"):
         image(base / "images" / f"{name}.jpg")
-    return lambda **options: datasets.FGVCAircraft(root, annotation_level="family", **options)
+    return partial(datasets.FGVCAircraft, root, annotation_level="family")
 
 
 def sun397(root: Path, _: pytest.MonkeyPatch) -> Callable[..., Any]:
     text(root / "SUN397" / "ClassName.txt", "/a/abbey", "/b/bar/indoor")
     for name in ("a/abbey/sun_a.jpg", "b/bar/indoor/sun_b.jpg"):
         image(root / "SUN397" / name)
-    return lambda **options: datasets.SUN397(root, **options)
+    return partial(datasets.SUN397, root)
 
 
 def clevr(root: Path, _: pytest.MonkeyPatch) -> Callable[..., Any]:
@@ -170,7 +146,7 @@ def clevr(root: Path, _: pytest.MonkeyPatch) -> Callable[..., Any]:
         image(base / "images" / "train" / name, "RGBA")
     scenes = [{"image_filename": name, "objects": [{}] * (3 + n)} for n, name in enumerate(names)]
     text(base / "scenes" / "CLEVR_train_scenes.json", json.dumps({"scenes": scenes}))
-    return lambda **options: datasets.CLEVRClassification(root, **options)
+    return partial(datasets.CLEVRClassification, root)
 
 
 def lfw_people(root: Path, patch: pytest.MonkeyPatch) -> Callable[..., Any]:
@@ -180,7 +156,7 @@ def lfw_people(root: Path, patch: pytest.MonkeyPatch) -> Callable[..., Any]:
     text(base / "people.txt", "2", "1", "Alan_T\t1", "1", "Ada_L\t2")
     for name in ("Ada_L/Ada_L_0001", "Ada_L/Ada_L_0002", "Alan_T/Alan_T_0001"):
         image(base / "lfw_funneled" / f"{name}.jpg")
-    return lambda **options: datasets.LFWPeople(root, **options)
+    return partial(datasets.LFWPeople, root)
 
 
 def pets(types: Any) -> Build:
@@ -189,7 +165,7 @@ def pets(types: Any) -> Build:
         text(base / "annotations" / "trainval.txt", "Abyssinian_1 1 1 1", "beagle_2 2 2 1")
         for name in ("Abyssinian_1", "beagle_2"):
             image(base / "images" / f"{name}.jpg", "L" if name == "beagle_2" else "RGB")
-        return lambda **options: datasets.OxfordIIITPet(root, target_types=types, **options)
+        return partial(datasets.OxfordIIITPet, root, target_types=types)
 
     return build
 
@@ -200,7 +176,7 @@ def caltech101(types: Any) -> Build:
         image(base / "BACKGROUND_Google" / "image_0001.jpg")
         for name in ("ant/image_0001.jpg", "ant/image_0002.jpg", "bass/image_0001.jpg"):
             image(base / name, "L" if name.startswith("bass") else "RGB")
-        return lambda **options: datasets.Caltech101(root, target_type=types, **options)
+        return partial(datasets.Caltech101, root, target_type=types)
 
     return build
 
@@ -208,7 +184,7 @@ def caltech101(types: Any) -> Build:
 def caltech256(root: Path, _: pytest.MonkeyPatch) -> Callable[..., Any]:
     for name, mode in (("001.ak47/001_0001.jpg", "RGB"), ("002.flag/002_0001.jpg", "L")):
         image(root / "caltech256" / "256_ObjectCategories" / name, mode)
-    return lambda **options: datasets.Caltech256(str(root), **options)
+    return partial(datasets.Caltech256, str(root))
 
 
 def celeba(types: Any) -> Build:
@@ -226,7 +202,7 @@ def celeba(types: Any) -> Build:
                 f"{name} " + " ".join(str((n + c) % 2 * 2 - 1) for c in range(columns)) for n, name in enumerate(names)
             )
             text(base / f"{file}_celeba.txt", "3", header, *rows)
-        return lambda **options: datasets.CelebA(root, target_type=types, **options)
+        return partial(datasets.CelebA, root, target_type=types)
 
     return build
 
@@ -241,7 +217,7 @@ def wider_face(split: str) -> Build:
         boxes = [[names[0], "1", "1 2 3 4 0 0 0 0 0 0"], [names[1], "2", "5 6 7 8 1 0 0 0 1 0", "1 1 2 2 0 0 0 0 0 0"]]
         text(base / "wider_face_split" / "wider_face_train_bbx_gt.txt", *(line for box in boxes for line in box))
         text(base / "wider_face_split" / "wider_face_test_filelist.txt", *names)
-        return lambda **options: datasets.WIDERFace(str(root), split=split, **options)
+        return partial(datasets.WIDERFace, str(root), split=split)
 
     return build
 
@@ -253,7 +229,7 @@ def inaturalist(version: str, types: Any) -> Build:
             folders = ["Aves/0", "Plantae/1"]
         for folder in folders:
             image(root / version / folder / "a.jpg")
-        return lambda **options: datasets.INaturalist(root, version=version, target_type=types, **options)
+        return partial(datasets.INaturalist, root, version=version, target_type=types)
 
     return build
 
@@ -262,7 +238,7 @@ def omniglot(root: Path, patch: pytest.MonkeyPatch) -> Callable[..., Any]:
     patch.setattr(datasets.Omniglot, "_check_integrity", lambda _: True)
     for name in ("Greek/character01/0001_01.png", "Greek/character02/0002_01.png"):
         image(root / "omniglot-py" / "images_background" / name, "1")
-    return lambda **options: datasets.Omniglot(root, **options)
+    return partial(datasets.Omniglot, root)
 
 
 def sbu(root: Path, patch: pytest.MonkeyPatch) -> Callable[..., Any]:
@@ -270,32 +246,39 @@ def sbu(root: Path, patch: pytest.MonkeyPatch) -> Callable[..., Any]:
     image(root / "dataset" / "b.jpg")
     text(root / "dataset" / "SBU_captioned_photo_dataset_urls.txt", "http://x/a.jpg", "http://x/b.jpg")
     text(root / "dataset" / "SBU_captioned_photo_dataset_captions.txt", "a lost photo", "a bee")
-    return lambda **options: datasets.SBU(root, download=False, **options)
+    return partial(datasets.SBU, root, download=False)
 
 
 def flickr8k(root: Path, _: pytest.MonkeyPatch) -> Callable[..., Any]:
     image(root / "17_abc.jpg")
     page = "<table><tr><td><a>http://www.flickr.com/photos/17/</a><ul><li>a bee</li><li>a flower</li></ul></td></table>"
     text(root / "ann.html", page)
-    return lambda **options: datasets.Flickr8k(str(root), str(root / "ann.html"), **options)
+    return partial(datasets.Flickr8k, str(root), str(root / "ann.html"))
 
 
 def flickr30k(root: Path, _: pytest.MonkeyPatch) -> Callable[..., Any]:
     image(root / "1.jpg")
     text(root / "ann.token", "1.jpg#0\ta bee", "1.jpg#1\ta flower")
-    return lambda **options: datasets.Flickr30k(str(root), str(root / "ann.token"), **options)
+    return partial(datasets.Flickr30k, str(root), str(root / "ann.token"))
 
 
 LAYOUTS: dict[str, Build] = {
-    "ImageFolder": image_folder,
+    "ImageFolder": of_images(datasets.ImageFolder, "", "cat/a.jpg", "cat/b.png", "dog/c.jpeg"),
     "DatasetFolder": dataset_folder,
-    "Imagenette": imagenette,
+    "Imagenette": of_images(
+        datasets.Imagenette,
+        "imagenette2-160/train",
+        *("n01440764/a.JPEG", "n01440764/b.JPEG", "n02102040/c.JPEG"),
+        size="160px",
+    ),
     "ImageNet": imagenet,
-    "Country211": country211,
-    "EuroSAT": eurosat,
+    "Country211": of_images(datasets.Country211, "country211/valid", "AT/a.jpg", "ZW/b.jpg", split="valid"),
+    "EuroSAT": of_images(datasets.EuroSAT, "eurosat/2750", "Forest/Forest_1.jpg", "River/River_1.jpg"),
     "StanfordCars": stanford_cars,
-    "RenderedSST2": rendered_sst2,
-    "GTSRB": gtsrb,
+    "RenderedSST2": of_images(
+        datasets.RenderedSST2, "rendered-sst2/valid", "negative/a.png", "positive/b.png", split="val"
+    ),
+    "GTSRB": of_images(datasets.GTSRB, "gtsrb/GTSRB/Training", "00000/a.ppm", "00007/b.ppm"),
     "GTSRB-test": gtsrb_test,
     "Places365": places365,
     "Places365-test": places365_test,

@@ -198,7 +198,7 @@ def test_workers_that_replace_forked_ones_have_the_settings_of_this_process(
         settle(loader)
         loader.set(workers=2)
         loader.switch("torchvision")
-        wait_for(lambda: len(loader.worker_pids) == 2)
+        wait_for(lambda: len(loader.worker_pids) >= 2)
         (after, _), _ = loader  # the new ones take over
         assert loader.decoded() == {"torchvision": 4}
         assert before.dtype == after.dtype == torch.float64
