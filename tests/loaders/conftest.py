@@ -154,9 +154,9 @@ def planned(loader: Any, epoch: int | None = None) -> list[int]:
     return [loader.dataset.samples[index][1] for index in loader.plan(epoch)]
 
 
-def check_counts(loader: SwitchableLoader, samples: int = 243) -> dict[str, Any]:
+def check_counts(loader: SwitchableLoader, samples: int = 243) -> Any:
     """Assert that the newest epoch has so many samples, each once; returns the state."""
-    state: dict[str, Any] = loader.state()
+    state = loader.state()
     assert (state["lost"], state["doubled"], state["samples"]) == (0, 0, samples), state["status"]
     return state
 

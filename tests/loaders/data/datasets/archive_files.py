@@ -130,40 +130,22 @@ HANDLE = (
 )
 
 CASES = (
-    Case(
-        "zip, opened at the first sample",
-        lambda folder: archives.LazyZip(write_zip(folder), fixed()),
-        "offered",
-        note=HANDLE,
-    ),
-    Case(
-        "zip, opened for each sample", lambda folder: archives.ZipEachTime(str(write_zip(folder)), fixed()), "offered"
-    ),
-    Case(
-        "zip, open from the start",
-        lambda folder: archives.OpenZip(write_zip(folder), fixed()),
-        "offered",
-        picklable=False,
-    ),
-    Case(
-        "one file of all images",
-        lambda folder: archives.Packed(*write_pack(folder), augmented()),
-        "offered",
-        random=True,
-    ),
+    Case("zip, opened at the first sample", lambda folder: archives.LazyZip(write_zip(folder), fixed()), note=HANDLE),
+    Case("zip, opened for each sample", lambda folder: archives.ZipEachTime(str(write_zip(folder)), fixed())),
+    Case("zip, open from the start", lambda folder: archives.OpenZip(write_zip(folder), fixed()), picklable=False),
+    Case("one file of all images", lambda folder: archives.Packed(*write_pack(folder), augmented()), random=True),
     Case(
         "SQLite, opened at the first sample",
         lambda folder: archives.LazyDatabase(write_database(folder), fixed()),
-        "offered",
         note=f"{HANDLE} Another thread than the one that opened the connection gets an error from it.",
     ),
-    Case("shelve", lambda folder: archives.Shelf(write_shelf(folder), fixed()), "offered"),
-    Case("bytes in RAM", lambda folder: archives.BytesInRam(photos(folder), augmented()), "offered", random=True),
-    Case("one tensor of all bytes", lambda folder: archives.TensorsOfBytes(photos(folder)), "offered"),
-    Case("base64 in JSON lines", lambda folder: archives.Base64Lines(write_lines(folder), fixed()), "offered"),
+    Case("shelve", lambda folder: archives.Shelf(write_shelf(folder), fixed())),
+    Case("bytes in RAM", lambda folder: archives.BytesInRam(photos(folder), augmented()), random=True),
+    Case("one tensor of all bytes", lambda folder: archives.TensorsOfBytes(photos(folder))),
+    Case("base64 in JSON lines", lambda folder: archives.Base64Lines(write_lines(folder), fixed())),
     Case("arrays in RAM", _arrays, "grey", IN_MEMORY),
     Case("memory-mapped array", _memmap, "grey", IN_MEMORY),
     Case("16-bit slices as .npy", _slices, "grey", NO_IMAGE),
-    Case("HDF5, opened at the first sample", _hdf5, "offered", needs="h5py", note=HANDLE),
-    Case("LMDB, opened at the first sample", _lmdb, "offered", needs="lmdb", note=HANDLE),
+    Case("HDF5, opened at the first sample", _hdf5, needs="h5py", note=HANDLE),
+    Case("LMDB, opened at the first sample", _lmdb, needs="lmdb", note=HANDLE),
 )

@@ -44,7 +44,7 @@ class Case:
 
     name: str
     make: Callable[[Path], Dataset[Any]]
-    expect: Expect
+    expect: Expect = "offered"
     reason: str = ""
     needs: str | None = None
     note: str = ""

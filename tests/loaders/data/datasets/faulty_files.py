@@ -201,35 +201,29 @@ def _safe(paths: list[Path]) -> Dataset[Any]:
     return SafeDataset(MyDataset(paths, [0] * len(paths), fixed()))
 
 
+def fallback(name: str, kind: Callable[[list[Path]], Any], file: str | Path, reason: str, **more: Any) -> Case:
+    return Case(name, with_odd(kind, file), "fallback", reason, samples=25, odd=1, **more)
+
+
+LEFT_OUT: dict[str, Any] = {"collate": without_none, "dropped": 1}
+
 CASES = (
-    Case("next one instead of a cut file", with_odd(NextInstead, "cut.jpg"), "fallback", CUT_OFF, samples=25, odd=1),
-    Case("next one instead of a missing file", with_odd(NextInstead, MISSING), "fallback", UNOPENED, samples=25, odd=1),
-    Case("next one in a loop", with_odd(NextInALoop, "text.jpg"), "fallback", NO_FORMAT, samples=25, odd=1),
-    Case("next one in a loop, cut file", with_odd(NextInALoop, "cut.jpg"), "fallback", CUT_OFF, samples=25, odd=1),
-    Case("any instead", with_odd(AnyInstead, "cut.jpg"), "fallback", CUT_OFF, samples=25, odd=1, random=True),
-    Case(
-        "None instead of a cut file",
-        with_odd(NoneInstead, "cut.jpg"),
-        "fallback",
-        CUT_OFF,
-        collate=without_none,
-        samples=25,
-        odd=1,
-        dropped=1,
-    ),
-    Case(
+    fallback("next one instead of a cut file", NextInstead, "cut.jpg", CUT_OFF),
+    fallback("next one instead of a missing file", NextInstead, MISSING, UNOPENED),
+    fallback("next one in a loop", NextInALoop, "text.jpg", NO_FORMAT),
+    fallback("next one in a loop, cut file", NextInALoop, "cut.jpg", CUT_OFF),
+    fallback("any instead", AnyInstead, "cut.jpg", CUT_OFF, random=True),
+    fallback("None instead of a cut file", NoneInstead, "cut.jpg", CUT_OFF, **LEFT_OUT),
+    fallback(
         "None instead of a missing file",
-        with_odd(NoneInstead, MISSING),
-        "fallback",
+        NoneInstead,
+        MISSING,
         UNOPENED,
-        collate=without_none,
-        samples=25,
-        odd=1,
-        dropped=1,
         note="A bare except: it catches whatever ends a dry run.",
+        **LEFT_OUT,
     ),
-    Case("black image instead", with_odd(BlackInstead, "cut.jpg"), "fallback", CUT_OFF, samples=25, odd=1),
-    Case("retries, all files good", lambda folder: Retrying(photos(folder)), "offered"),
+    fallback("black image instead", BlackInstead, "cut.jpg", CUT_OFF),
+    Case("retries, all files good", lambda folder: Retrying(photos(folder))),
     Case(
         "blank images passed over in a loop",
         lambda folder: Catching(photos(folder)),
@@ -244,16 +238,7 @@ CASES = (
         either(PIXELS, NOT_RGB),
         note="The reason is not the RuntimeError that the data set makes of what ends the dry run.",
     ),
-    Case("checked at the start", with_odd(CheckedAtTheStart, "cut.jpg"), "offered"),
-    Case("another file where one is missing", with_odd(Elsewhere, MISSING), "offered", samples=25),
-    Case(
-        "SafeDataset around MyDataset",
-        with_odd(_safe, "cut.jpg"),
-        "fallback",
-        CUT_OFF,
-        collate=without_none,
-        samples=25,
-        odd=1,
-        dropped=1,
-    ),
+    Case("checked at the start", with_odd(CheckedAtTheStart, "cut.jpg")),
+    Case("another file where one is missing", with_odd(Elsewhere, MISSING), samples=25),
+    fallback("SafeDataset around MyDataset", _safe, "cut.jpg", CUT_OFF, **LEFT_OUT),
 )

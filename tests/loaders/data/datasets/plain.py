@@ -218,43 +218,28 @@ def _pairs(folder: Path) -> list[tuple[str, int]]:
 
 
 CASES = (
-    Case("MyDataset", lambda folder: _my(folder, fixed()), "offered"),
-    Case("MyDataset, augmented", lambda folder: _my(folder, augmented()), "offered", random=True),
-    Case(
-        "MyDataset without a transform",
-        lambda folder: _my(folder, None),
-        "offered",
-        collate=as_list,
-        with_workers=DECODES_ONLY,
-    ),
-    Case("files by glob", lambda folder: PetsByGlob(str(folder / "photos"), fixed()), "offered"),
-    Case("pathlib", lambda folder: PetsWithPathlib(folder, "train", fixed()), "offered", collate=as_list, samples=18),
-    Case("pil_loader, copied", lambda folder: AsTorchvisionOpens(_pairs(folder), augmented()), "offered", random=True),
+    Case("MyDataset", lambda folder: _my(folder, fixed())),
+    Case("MyDataset, augmented", lambda folder: _my(folder, augmented()), random=True),
+    Case("MyDataset without a transform", lambda folder: _my(folder, None), collate=as_list, with_workers=DECODES_ONLY),
+    Case("files by glob", lambda folder: PetsByGlob(str(folder / "photos"), fixed())),
+    Case("pathlib", lambda folder: PetsWithPathlib(folder, "train", fixed()), collate=as_list, samples=18),
+    Case("pil_loader, copied", lambda folder: AsTorchvisionOpens(_pairs(folder), augmented()), random=True),
     Case(
         "list of dicts from JSON",
         lambda folder: ListOfDicts(folder / "captions.json", folder / "photos", fixed()),
-        "offered",
         note="It logs each file: that is no side effect that matters.",
         collate=as_list,
     ),
     Case(
         "no transform at all",
         lambda folder: NoTransform(str(folder / "photos" / "cat")),
-        "offered",
         note="The image comes as PIL.Image.Image, as convert() gives it.",
         collate=as_list,
         samples=8,
         with_workers=DECODES_ONLY,
     ),
-    Case(
-        "a small set twice", lambda folder: Repeated(photos(folder), 2, augmented()), "offered", samples=48, random=True
-    ),
-    Case("no torch class", lambda folder: NotADataset(str(folder / "photos"), 40), "offered"),  # type: ignore[arg-type,return-value]
-    Case(
-        "get_x and get_y",
-        lambda folder: SimpleDataset(photos(folder), open_rgb, label_of, augmented()),
-        "offered",
-        random=True,
-    ),
-    Case("set_epoch", lambda folder: WithCurriculum(photos(folder), fixed()), "offered"),
+    Case("a small set twice", lambda folder: Repeated(photos(folder), 2, augmented()), samples=48, random=True),
+    Case("no torch class", lambda folder: NotADataset(str(folder / "photos"), 40)),  # type: ignore[arg-type,return-value]
+    Case("get_x and get_y", lambda folder: SimpleDataset(photos(folder), open_rgb, label_of, augmented()), random=True),
+    Case("set_epoch", lambda folder: WithCurriculum(photos(folder), fixed())),
 )

@@ -36,12 +36,12 @@ class Triplet(Base):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.labels = np.array([label_of(path) for path in self.paths])
+        self.by_place = np.array(self.labels)
 
     def __getitem__(self, index: int) -> Any:
-        anchor = self.labels[index]
-        positive = np.random.choice(np.where(self.labels == anchor)[0])  # noqa: NPY002
-        negative = random.choice(np.where(self.labels != anchor)[0].tolist())
+        anchor = self.by_place[index]
+        positive = np.random.choice(np.where(self.by_place == anchor)[0])  # noqa: NPY002
+        negative = random.choice(np.where(self.by_place != anchor)[0].tolist())
         return tuple(self.transform(self.load(i)) for i in (index, int(positive), negative))
 
 
@@ -194,13 +194,12 @@ CASES = (
     Case(
         "two views by a transform",
         lambda folder: OneView(folder, TWO_CROPS),
-        "offered",
         with_workers=DECODES_ONLY,
         random=True,
         note="A transform that gives a list runs on decoded images like any other.",
     ),
     Case("super-resolution", SuperResolution, "grey", TWO_TRANSFORMS),
-    Case("depth as an array beside the image", WithDepth, "offered"),
+    Case("depth as an array beside the image", WithDepth),
     Case("a second image now and then", SometimesTwo, "fallback", TWO_IMAGES, collate=as_list, odd=2),
-    Case("reference opened at the start", WithReference, "offered"),
+    Case("reference opened at the start", WithReference),
 )

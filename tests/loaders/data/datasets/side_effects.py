@@ -204,8 +204,7 @@ CASES = (
     Case(
         "computed at the first sample",
         ComputedOnce,
-        "offered",
         note="An attribute that only the first sample sets is no side effect.",
     ),
-    Case("lock", Locked, "offered", picklable=False),
+    Case("lock", Locked, picklable=False),
 )

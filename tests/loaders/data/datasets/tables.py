@@ -222,28 +222,25 @@ def _landmarks(folder: Path) -> Dataset[Any]:
 
 
 CASES = (
-    Case("CustomImageDataset of the tutorial", _tutorial, "offered"),
-    Case("folds of a competition", _fold, "offered", samples=18, random=True),
+    Case("CustomImageDataset of the tutorial", _tutorial),
+    Case("folds of a competition", _fold, samples=18, random=True),
     Case(
         "test split of a competition",
         lambda folder: TrainDataset(_table(folder), str(folder / "photos"), fixed(), mode="test"),
-        "offered",
     ),
     Case(
         "image and metadata with None",
         lambda folder: WithMetadata(str(folder / "labels.csv"), folder / "photos", fixed()),
-        "offered",
         note="NaN in the rest of the sample must count as equal to NaN.",
         collate=as_list,
     ),
-    Case("itertuples", _regression, "offered", picklable=False, note="pandas' named tuples cannot be pickled."),
+    Case("itertuples", _regression, picklable=False, note="pandas' named tuples cannot be pickled."),
     Case(
         "groupby",
         lambda folder: GroupedByPatient(_table(folder), folder / "photos", fixed()),
-        "offered",
         samples=4,
         note="Fewer samples than are tried before an engine is offered; pandas keeps the groups in itself.",
     ),
     Case("FaceLandmarksDataset of the tutorial", _landmarks, "grey", either(PIXELS, JOINT)),
-    Case("labels from SQLite", lambda folder: FromDatabase(_database(folder), folder / "photos", fixed()), "offered"),
+    Case("labels from SQLite", lambda folder: FromDatabase(_database(folder), folder / "photos", fixed())),
 )

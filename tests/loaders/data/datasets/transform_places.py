@@ -219,22 +219,19 @@ def _noisy(folder: Path) -> Dataset[Any]:
 V2 = v2.Compose([v2.ToImage(), v2.RandomResizedCrop(32, antialias=True), v2.ToDtype(torch.float32, scale=True)])
 
 CASES = (
-    Case("transform in a property", lambda folder: ByProperty(folder, training=False), "offered"),
-    Case("training by a property", lambda folder: ByProperty(folder, training=True), "offered", random=True),
-    Case("transforms by phase", lambda folder: ByName(folder, "val"), "offered"),
-    Case("transform of the module", OfTheModule, "offered"),
-    Case("transform of the class", OfTheClass, "offered"),
-    Case("transform in a configuration", lambda folder: ByMethods(folder, tfm=fixed(), n=3), "offered"),
-    Case("transform in a closure", make_in_a_function, "offered", picklable=False),
-    Case(
-        "nn.Sequential", lambda folder: Given(folder, nn.Sequential(v2.Resize((32, 32)), v2.PILToTensor())), "offered"
-    ),
-    Case("version 2", lambda folder: Given(folder, V2), "offered", random=True),
-    Case("preset object", lambda folder: Given(folder, Preset(32)), "offered", random=True),
+    Case("transform in a property", lambda folder: ByProperty(folder, training=False)),
+    Case("training by a property", lambda folder: ByProperty(folder, training=True), random=True),
+    Case("transforms by phase", lambda folder: ByName(folder, "val")),
+    Case("transform of the module", OfTheModule),
+    Case("transform of the class", OfTheClass),
+    Case("transform in a configuration", lambda folder: ByMethods(folder, tfm=fixed(), n=3)),
+    Case("transform in a closure", make_in_a_function, picklable=False),
+    Case("nn.Sequential", lambda folder: Given(folder, nn.Sequential(v2.Resize((32, 32)), v2.PILToTensor()))),
+    Case("version 2", lambda folder: Given(folder, V2), random=True),
+    Case("preset object", lambda folder: Given(folder, Preset(32)), random=True),
     Case(
         "lambda around a Compose",
         _lambda,
-        "offered",
         with_workers=DECODES_ONLY,
         picklable=False,
         note="Opaque: DALI decodes, and the lambda runs after it.",
@@ -242,22 +239,18 @@ CASES = (
     Case(
         "partial around a Compose",
         lambda folder: Given(folder, partial(scaled, transform=fixed())),
-        "offered",
         with_workers=DECODES_ONLY,
     ),
     Case(
         "lambda that adds noise",
         _noisy,
-        "offered",
         with_workers=DECODES_ONLY,
         picklable=False,
         random=True,
         note="As a whole it is a transform like any other, which runs on decoded images.",
     ),
-    Case("function of one's own", lambda folder: Given(folder, preprocess), "offered", with_workers=DECODES_ONLY),
-    Case(
-        "object of one's own", lambda folder: Given(folder, HuggingFaceLike(32)), "offered", with_workers=DECODES_ONLY
-    ),
+    Case("function of one's own", lambda folder: Given(folder, preprocess), with_workers=DECODES_ONLY),
+    Case("object of one's own", lambda folder: Given(folder, HuggingFaceLike(32)), with_workers=DECODES_ONLY),
     Case("list of transforms in a loop", OneAfterTheOther, "grey", TWO_TRANSFORMS),
     Case("three attributes", InThreeAttributes, "grey", TWO_TRANSFORMS),
     Case("Compose made in each call", MadeEachTime, "grey", NEW_TRANSFORM),
@@ -265,7 +258,6 @@ CASES = (
     Case(
         "ToTensor without a Compose",
         ToTensorOnly,
-        "offered",
         with_workers=DECODES_ONLY,
         note="Images of many sizes.",
         collate=as_list,
