@@ -6,7 +6,6 @@ import random
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -174,19 +173,23 @@ def test_between_epochs_and_before_the_first(make: Make) -> None:
 
 def test_while_a_switch_is_under_way_and_from_other_threads(make: Make) -> None:
     loader = make(num_workers=2, batch_size=2, shuffle=True)
-    stop = threading.Event()
+    stop, errors = threading.Event(), list[BaseException]()
 
     def turn(seed: int) -> None:
         chance = random.Random(seed)
-        while not stop.is_set():
-            loader.set(threads=chance.randint(1, 3), prefetch=chance.randint(1, 4))
-            if chance.random() < 0.5:
-                loader.switch(chance.choice(["torchvision", "dali-cpu"]))
-            stop.wait(chance.random() * 0.03)
+        try:
+            while not stop.is_set():
+                loader.set(threads=chance.randint(1, 3), prefetch=chance.randint(1, 4))
+                if chance.random() < 0.5:
+                    loader.switch(chance.choice(["torchvision", "dali-cpu"]))
+                stop.wait(chance.random() * 0.03)
+        except BaseException as error:  # noqa: BLE001 - shown by the test
+            errors.append(error)
 
     iterator = iter(loader)  # the workers are forked before DALI runs
-    turners = ThreadPoolExecutor(2)
-    turned = [turners.submit(turn, seed) for seed in range(2)]
+    turners = [threading.Thread(target=turn, args=(seed,)) for seed in range(2)]
+    for turner in turners:
+        turner.start()
     try:
         for epoch in range(2):
             targets = []
@@ -199,9 +202,10 @@ def test_while_a_switch_is_under_way_and_from_other_threads(make: Make) -> None:
                 iterator = iter(loader)
     finally:
         stop.set()
-        turners.shutdown(wait=False)
-    for each in turned:
-        each.result(150)
+        for turner in turners:
+            turner.join(150)
+    assert errors == []
+    assert not any(turner.is_alive() for turner in turners)
 
 
 def test_of_quick_changes_the_newest_counts(make: Make, told: list[dict[str, Any]]) -> None:
