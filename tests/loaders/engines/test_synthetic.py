@@ -17,7 +17,7 @@ from kernel_monitor.integrations.ray_cluster import ASK
 from kernel_monitor.loaders import SwitchableLoader
 from kernel_monitor.loaders.engines.synthetic import KEPT, SyntheticEngine
 
-from ..conftest import Make, settle, switch_to
+from ..conftest import Make, settle
 
 BATCH = 8  # what `make` uses; 243 images: 30 whole batches and one of 3
 
@@ -63,7 +63,9 @@ def test_takes_the_places_of_the_plan(make: Make, source: str, workers: int) -> 
     truth = [step.batch for step in steps(plain)]
     torch.manual_seed(11)
     loader = make(shuffle=True, num_workers=workers)
-    switch_to(loader, source)
+    loader.switch(source)
+    if not workers:  # else torchvision's workers would first be started on the way back
+        settle(loader)
     seen = list(steps(loader, {5: lambda: loader.switch("synthetic"), 20: lambda: loader.switch("torchvision")}))
     assert len(seen) == len(truth) == len(loader)
     samples, replaced = account(loader)
