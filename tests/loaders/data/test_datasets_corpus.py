@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 import re
 from collections.abc import Callable, Iterator
@@ -102,6 +103,8 @@ def test_a_data_set_works_with_a_plain_loader(case: Case, root: Path) -> None:
         assert images == 0
     elif reasons.TWO_IMAGES in case.reason or reasons.OPENED_TWICE in case.reason:
         assert images > case.samples
+    if case.expect == "fallback":
+        gc.collect()  # closes files that are cut off here, where the warning is expected
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
