@@ -134,7 +134,7 @@ test: setup browser
 # Prints the seeds; SCHEDULES=long:SEED, CASES=long:SEED, SCRIPTS=long:SEED and RECORDING_SEED=SEED play the same again.
 test-long: setup browser
 	$(SAY) 'state machine: 10,000 schedules with in-process engines, 1,000 on real workers and DALI'
-	@SCHEDULES=$${SCHEDULES:-long} $(PY) -m pytest tests/loaders/test_state_machine.py --quiet -o faulthandler_timeout=0
+	@SCHEDULES=$${SCHEDULES:-long} $(PY) -m pytest tests/loaders/switching/test_state_machine.py --quiet -o faulthandler_timeout=0
 	$(SAY) 'state machine on a Ray cluster: 1,000 schedules, 1,000 workers killed, 20 nodes removed'
 	@SCHEDULES=$${SCHEDULES:-long} $(PY) -m pytest tests/remote/test_schedules.py --quiet -o faulthandler_timeout=0
 	$(SAY) 'differential: 10,000 loaders beside plain torch'
@@ -142,14 +142,14 @@ test-long: setup browser
 	$(SAY) 'scripts: the whole product beside plain torch'
 	@SCRIPTS=$${SCRIPTS:-long} $(PY) -m pytest tests/scripts --quiet -o faulthandler_timeout=0
 	$(SAY) 'damaged JPEGs: 6,000 beside Pillow'
-	@MUTANTS=$${MUTANTS:-6000} $(PY) -m pytest tests/loaders/test_fuzz.py --quiet -o faulthandler_timeout=0
+	@MUTANTS=$${MUTANTS:-6000} $(PY) -m pytest tests/loaders/data/test_fuzz.py --quiet -o faulthandler_timeout=0
 	$(SAY) 'recordings of unknown origin: 5,000'
 	@RECORDING_SEED=$${RECORDING_SEED:-$$(date +%s)} RECORDING_CASES=$${RECORDING_CASES:-5000} \
 	  $(PY) -m pytest tests/record/test_unknown_origin.py --quiet -o faulthandler_timeout=0
 	$(SAY) 'hand-written data sets: 1,000 swaps beside threads that open images'
-	@SWAPS=$${SWAPS:-1000} $(PY) -m pytest tests/loaders/test_own_schedules.py --quiet -o faulthandler_timeout=0
+	@SWAPS=$${SWAPS:-1000} $(PY) -m pytest tests/loaders/data/test_own_schedules.py --quiet -o faulthandler_timeout=0
 	$(SAY) 'failure injection: an exception at each call inside the package'
-	@INJECT=long $(PY) -m pytest tests/loaders/test_failure_injection.py --quiet -o faulthandler_timeout=0
+	@INJECT=long $(PY) -m pytest tests/loaders/switching/test_failure_injection.py --quiet -o faulthandler_timeout=0
 	$(SAY) 'interrupts: 200 at random moments of a cell that switches'
 	@INTERRUPTS=$${INTERRUPTS:-200} $(PY) -m pytest tests/kernel/test_interrupts.py --quiet -o faulthandler_timeout=0
 	$(SAY) 'thirty clicks in a busy cell'

@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+import contextlib
+import gc
+import random
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -7,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from PIL import Image
@@ -14,8 +20,9 @@ from torch.utils.data import DataLoader
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
-from kernel_monitor.loaders import SwitchableLoader, switchable
-from kernel_monitor.loaders.engines import fork_server, worker_start
+from kernel_monitor.loaders import SwitchableLoader, listen, live, switchable
+from kernel_monitor.loaders.engines import backends, engine, fork_server, worker_start
+from kernel_monitor.os_process import FORK_SERVER
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -67,6 +74,7 @@ def without_dali(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(worker_start, "_dali_runs", threading.Event())
     monkeypatch.setattr(fork_server, "_server", None)
     yield
+    release_all()  # their workers are the server's children
     if fork_server._server is not None:
         fork_server._server.close()
 
@@ -89,21 +97,35 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 Make = Callable[..., SwitchableLoader]
 
 
-@pytest.fixture
-def make(folder: Path) -> Iterator[Make]:
-    """Wrap a DataLoader over the folder; everything is released at the end."""
-    made: list[SwitchableLoader] = []
+def release_all() -> None:
+    for loader in live():
+        loader.release()
 
+
+@pytest.fixture(autouse=True)
+def released() -> Iterator[None]:
+    """Release every loader that a test leaves."""
+    yield
+    release_all()
+
+
+@pytest.fixture
+def make(folder: Path) -> Make:
     def make(*, transform: Any = None, root: Path = folder, seed: int = 5, **options: Any) -> SwitchableLoader:
         dataset = ImageFolder(root, transform or augmented())
         settings: dict[str, Any] = {"batch_size": 8, "num_workers": 2, **options}
-        loader = switchable(DataLoader(dataset, **settings), seed=seed)
-        made.append(loader)
-        return loader
+        return switchable(DataLoader(dataset, **settings), seed=seed)
 
-    yield make
-    for loader in made:
-        loader.release()
+    return make
+
+
+@pytest.fixture
+def events() -> Iterator[list[dict[str, Any]]]:
+    """What loaders tell from here on."""
+    heard: list[dict[str, Any]] = []
+    unlisten = listen(heard.append)
+    yield heard
+    unlisten()
 
 
 def deliver(loader: SwitchableLoader) -> tuple[torch.Tensor, torch.Tensor]:
@@ -112,9 +134,84 @@ def deliver(loader: SwitchableLoader) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.cat(images), torch.cat(targets)
 
 
-def settle(loader: SwitchableLoader) -> None:
-    """Wait until no engine is being prepared."""
-    deadline = time.monotonic() + 60
-    while loader.switch_state.preparing is not None:
+@pytest.fixture
+def no_garbage_collection() -> Iterator[None]:
+    """What is given up must be gone at once, not when Python looks for reference cycles."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def seed_all(seed: int = 11) -> None:
+    torch.manual_seed(seed)
+    random.seed(seed + 1)
+    np.random.seed(seed + 2)  # noqa: NPY002 - what people's code draws from
+
+
+def planned(loader: Any, epoch: int | None = None) -> list[int]:
+    """The targets in the plan's order."""
+    return [loader.dataset.samples[index][1] for index in loader.plan(epoch)]
+
+
+def check_counts(loader: SwitchableLoader, samples: int = 243) -> Any:
+    """Assert that the newest epoch has so many samples, each once; returns the state."""
+    state = loader.state()
+    assert (state["lost"], state["doubled"], state["samples"]) == (0, 0, samples), state["status"]
+    return state
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 150) -> None:
+    """Wait until the condition holds. New workers that import torch take some ten seconds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
         assert time.monotonic() < deadline
-        time.sleep(0.001)
+        time.sleep(0.002)
+
+
+def settle(loader: SwitchableLoader) -> None:
+    """Wait until no engine is being prepared, but for one that the first iteration prepares, after the workers."""
+    wait_for(lambda: (wish := loader.switch_state.preparing) is None or wish is loader.preparation.deferred, 60)
+
+
+def switch_to(loader: Any, backend: str) -> Any:
+    """Switch, and wait until the engine is ready; returns the loader."""
+    loader.switch(backend)
+    settle(loader)
+    return loader
+
+
+def on_both(loader: SwitchableLoader, take: Callable[[Any], Any] = deliver) -> tuple[Any, Any]:
+    """The same epoch on torchvision and on dali-cpu."""
+    torchvision = take(loader)
+    switch_to(loader, "dali-cpu").set_epoch(0)
+    return torchvision, take(loader)
+
+
+def worst(images: torch.Tensor, others: torch.Tensor) -> float:
+    """The largest mean difference of an image that `augmented` made, pixel values 0 to 255."""
+    return float(((images - others).abs().mean(dim=(1, 2, 3)) * 255 * 0.226).max())
+
+
+def child_processes() -> set[int]:
+    """Process ids of the workers that live; multiprocessing's own servers are not among them."""
+    found = set()
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            command = " ".join([child.name(), *child.cmdline()])
+            servers = ("resource_tracker", "forkserver", FORK_SERVER)
+            if child.status() != psutil.STATUS_ZOMBIE and not any(name in command for name in servers):
+                found.add(child.pid)
+    return found
+
+
+def set_cores(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """Let the machine have so many cores."""
+    for module in (engine, backends):
+        monkeypatch.setattr(module, "usable_cores", lambda: count)
+
+
+def run_python(*command: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run Python in a process of its own."""
+    settings = {"capture_output": True, "text": True, "timeout": 300, **options}
+    return subprocess.run([sys.executable, *map(str, command)], check=False, **settings)

@@ -28,21 +28,13 @@ from torchvision import transforms as v1
 
 from kernel_monitor.loaders import SwitchableLoader, switchable
 
+from .photos import Located
+
 EPOCHS = 3
 
 
-class Numbered(Dataset[Any]):
-    """Images whose target is their index."""
-
-    def __init__(self, folder: Path) -> None:
-        self.files = sorted(folder.iterdir())
-        self.transform = v1.Compose([v1.RandomCrop(8), v1.ToTensor()])
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def image_file(self, index: int) -> tuple[Path, int]:
-        return self.files[index], index
+class Numbered(Located):
+    """A plain loader draws nothing for its samples, a switchable one crops."""
 
     def __getitem__(self, index: int) -> Any:
         return torch.zeros(3, 8, 8), index
@@ -94,7 +86,7 @@ CASES: dict[str, tuple[Make, dict[str, Any]]] = {
 }
 
 
-def plain(case: str, data: Numbered) -> list[Any]:
+def plain(case: str, data: Dataset[Any]) -> list[Any]:
     """What torch's own DistributedSampler gives this rank."""
     make, options = CASES[case]
     options = dict(options)
@@ -125,7 +117,7 @@ def once(loader: Any) -> list[int]:
     return [index for _, targets in loader for index in targets.tolist()]
 
 
-def resumed(data: Numbered, before: bool) -> list[Any]:
+def resumed(data: Dataset[Any], before: bool) -> list[Any]:
     """A loader that is left in its second epoch, or after its first, and one that goes on from its state."""
     first = switchable(_loader(data, shuffle=True))
     once(first)
@@ -136,7 +128,7 @@ def resumed(data: Numbered, before: bool) -> list[Any]:
     return [delivered, once(second), second.state()["epoch"]]
 
 
-def told(data: Numbered) -> dict[str, list[int]]:
+def told(data: Dataset[Any]) -> dict[str, list[int]]:
     """One epoch each of loaders whose number of the epoch somebody sets."""
     by_loader, by_sampler = (switchable(_loader(data, shuffle=True)) for _ in range(2))
     by_loader.set_epoch(5)
@@ -163,7 +155,7 @@ class Heard(logging.Handler):
 def main(folder: str, store: str, rank: int, ranks: int) -> dict[str, Any]:
     heard = Heard()
     logging.getLogger("kernel_monitor").addHandler(heard)
-    data = Numbered(Path(folder))
+    data = Numbered(sorted(Path(folder).iterdir()), v1.Compose([v1.RandomCrop(8), v1.ToTensor()]))
     early = {case: switchable(make(data, **options), seed=1) for case, (make, options) in CASES.items()}
     lengths = [len(loader) for loader in early.values()]
     quiet = not heard.said

@@ -8,7 +8,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -26,11 +25,11 @@ from kernel_monitor import loaders
 from kernel_monitor.loaders import SwitchableLoader, calibration, calibration_process, switchable
 from kernel_monitor.runtime import Monitor
 
+from .conftest import wait_for
+
 END = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
 LONG = [v2.Resize(500), *[v2.RandomRotation(20)] * 60, v2.CenterCrop(32)]
 """Some seconds of processor time."""
-PATIENCE_S = 60
-"""For what takes a moment on a quiet machine."""
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +49,6 @@ def images(folder: Path, *chain: Any) -> ImageFolder:
 
 
 def processes() -> list[psutil.Process]:
-    """Those that measure."""
     found = []
     for child in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):
@@ -60,21 +58,13 @@ def processes() -> list[psutil.Process]:
 
 
 def begun() -> psutil.Process:
-    """The one that measures, as soon as there is one."""
-    until = time.monotonic() + PATIENCE_S
-    while not (found := processes()):
-        assert time.monotonic() < until
-        time.sleep(0.005)
-    return found[0]
+    wait_for(processes)
+    return processes()[0]
 
 
-def result(loader: SwitchableLoader, seconds: float = 120) -> dict[str, Any]:
-    """What was measured of DALI."""
-    until = time.monotonic() + seconds
-    while (found := dict(loader.state()["calibration"]["dali-cpu"]))["state"] == "running":
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    return found
+def result(loader: SwitchableLoader) -> dict[str, Any]:
+    wait_for(lambda: loader.state()["calibration"]["dali-cpu"]["state"] != "running")
+    return dict(loader.state()["calibration"]["dali-cpu"])
 
 
 def test_some_files_are_measured_once_at_low_priority_and_no_generator_is_drawn_from(folder: Path) -> None:
@@ -84,13 +74,10 @@ def test_some_files_are_measured_once_at_low_priority_and_no_generator_is_drawn_
     loader.calibrate()
     assert loader.state()["calibration"]["dali-cpu"]["state"] == "running"
     process = begun()
-    until = time.monotonic() + PATIENCE_S
-    while process.nice() == psutil.Process().nice():
-        assert time.monotonic() < until
+    wait_for(lambda: process.nice() != psutil.Process().nice())
     assert process.nice() == min(19, psutil.Process().nice() + calibration_process.NICENESS)
     limit = calibration_process.CPU_LIMIT_S
-    while process.rlimit(psutil.RLIMIT_CPU) != (limit, limit):
-        assert time.monotonic() < until
+    wait_for(lambda: process.rlimit(psutil.RLIMIT_CPU) == (limit, limit))
     again.calibrate()
     found = result(loader)
     assert processes() == []
@@ -203,9 +190,7 @@ def test_it_ends_with_the_process_of_the_training(folder: Path, tmp_path: Path) 
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as training:
         assert training.stdout is not None
         measuring = psutil.Process(int(training.stdout.readline()))
-        until = time.monotonic() + PATIENCE_S
-        while measuring.nice() == psutil.Process().nice():
-            assert time.monotonic() < until
+        wait_for(lambda: measuring.nice() != psutil.Process().nice())
         training.send_signal(signal.SIGKILL)
     psutil.wait_procs([measuring], timeout=5)
     assert not measuring.is_running()

@@ -21,7 +21,7 @@ from torchvision.datasets.folder import pil_loader
 from kernel_monitor.loaders import switchable
 from kernel_monitor.loaders.engines import fork_server
 
-from .conftest import dali_begins, draw_photo, settle
+from .conftest import dali_begins, draw_photo, switch_to
 
 BATCH = 16  # samples; 243 make 16 batches
 ENGINES = ["torchvision", "dali-cpu"]
@@ -95,21 +95,16 @@ def test_with_workers(data: ImageFolder, engine: str, persistent: bool) -> None:
 
     def between(epoch: int, number: int) -> None:
         if number == 5:
-            loader.switch(engine)
-            settle(loader)
+            switch_to(loader, engine)
         if number == 13 and epoch < 2:
-            loader.switch(other)
-            settle(loader)
+            switch_to(loader, other)
 
     assert progressive(loader, data, between) == expected
     assert {switch.target for switch in loader.history} == set(ENGINES)
     assert [click.outcome for click in loader.clicks] == ["done"] * len(loader.clicks)
-    loader.release()
 
 
 class Local(ImageFolder):
-    """Cannot be sent to another process."""
-
     def __reduce__(self) -> Any:
         raise TypeError("this data set stays here")
 
@@ -127,14 +122,12 @@ def test_a_data_set_that_refuses_to_be_pickled_goes_to_new_workers(folder: Path)
     data.transform = fixed(64)
     iterator = iter(loader)
     next(iterator)
-    loader.switch("torchvision")
-    settle(loader)
+    switch_to(loader, "torchvision")
     assert sizes(iterator) == {64}
     assert loader.backend == "torchvision"
     data.transform = fixed(32)
     assert sizes(loader) == {32}
     assert len(loader.worker_pids) == 1
-    loader.release()
 
 
 @pytest.mark.usefixtures("without_dali")
@@ -144,8 +137,7 @@ def test_where_no_worker_can_be_started_the_loop_goes_on_without(folder: Path) -
     loader = switchable(DataLoader(data, BATCH, num_workers=1))
     loader.switch("dali-cpu")
     assert sizes(loader) == {48}
-    loader.switch("torchvision")
-    settle(loader)
+    switch_to(loader, "torchvision")
     assert sizes(loader) == {48}
     data.transform, data.lock = fixed(64), threading.Lock()  # made after the fork server, which cannot have it
     expected = [targets.tolist() for _, targets in DataLoader(data, BATCH)]
@@ -169,7 +161,6 @@ def test_where_no_worker_can_be_started_the_loop_goes_on_without(folder: Path) -
     data.transform = fixed(32)
     assert sizes(loader) == {32}
     assert "the process from which workers are forked has ended" in loader.state()["status"]
-    loader.release()
 
 
 @pytest.mark.usefixtures("without_dali")
@@ -182,7 +173,6 @@ def test_a_change_while_another_iteration_is_alive(folder: Path) -> None:
     data.transform = fixed(64)
     iterator = iter(loader)
     assert sizes(iterator) == {64}
-    loader.release()
 
 
 @pytest.mark.usefixtures("without_dali")
@@ -196,7 +186,6 @@ def test_workers_turned_in_the_middle_see_what_the_others_saw(folder: Path) -> N
     assert sizes(iterator) == {48}
     assert len(loader.worker_pids) == 2
     assert sizes(loader) == {64}
-    loader.release()
 
 
 @pytest.mark.parametrize("change", ["opener", "length", "paths", "view"])
@@ -205,8 +194,7 @@ def test_other_changes_reach_dali(folder: Path, tmp_path: Path, change: str) -> 
     indices = list(range(60))
     whole = Subset(data, indices)
     loader = switchable(DataLoader(whole, 20))
-    loader.switch("dali-cpu")
-    settle(loader)
+    switch_to(loader, "dali-cpu")
     before = torch.cat([images for images, _ in loader])
     assert loader.backend == "dali-cpu"
     if change == "opener":
@@ -226,18 +214,15 @@ def test_other_changes_reach_dali(folder: Path, tmp_path: Path, change: str) -> 
     assert images.shape != before.shape or (images - before).abs().mean() > 0.001
     assert loader.state()["lost"] == 0
     assert loader.backend == ("torchvision" if change == "opener" else "dali-cpu")
-    loader.release()
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_without_workers(data: ImageFolder, engine: str) -> None:
     expected = reference(data)
     loader = switchable(DataLoader(data, BATCH))
-    loader.switch(engine)
-    settle(loader)
+    switch_to(loader, engine)
     assert progressive(loader, data, lambda *_: None) == expected
     assert loader.backend == engine
-    loader.release()
 
 
 def test_without_workers_across_a_switch_in_the_middle(data: ImageFolder) -> None:
@@ -246,12 +231,10 @@ def test_without_workers_across_a_switch_in_the_middle(data: ImageFolder) -> Non
 
     def between(_: int, number: int) -> None:
         if number in (3, 9):
-            loader.switch(ENGINES[number == 3])
-            settle(loader)
+            switch_to(loader, ENGINES[number == 3])
 
     assert progressive(loader, data, between) == expected
     assert len(loader.history) == 6
-    loader.release()
 
 
 @pytest.mark.usefixtures("without_dali")

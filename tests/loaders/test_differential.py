@@ -27,7 +27,6 @@ from PIL import Image
 from torch.utils.data import (
     ConcatDataset,
     DataLoader,
-    Dataset,
     DistributedSampler,
     RandomSampler,
     Sampler,
@@ -42,10 +41,10 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 from kernel_monitor.loaders import SwitchableLoader, switchable
-from kernel_monitor.loaders.engines import backends, engine
 from kernel_monitor.loaders.random_streams import Apart, Defaults
 
-from .conftest import settle
+from .conftest import seed_all, set_cores, settle
+from .photos import Located
 
 COUNT, LONG = 150, 10_000
 MOST = 12  # samples in a data set
@@ -161,8 +160,6 @@ class Collate:
 
 
 class Noisy:
-    """A transform that nobody knows by name."""
-
     def __init__(self, case: Case) -> None:
         self.draw = Draw(case)
 
@@ -172,26 +169,7 @@ class Noisy:
         return image
 
 
-class Own(Dataset[Any]):
-    """A data set of one's own."""
-
-    def __init__(self, files: list[Path], transform: Any, target_transform: Any) -> None:
-        self.files, self.transform, self.target_transform = files, transform, target_transform
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def image_file(self, index: int) -> tuple[Path, int]:
-        return self.files[index], index
-
-    def __getitem__(self, index: int) -> Any:
-        with Image.open(self.files[index]) as image:
-            return self.transform(image.convert("RGB")), self.target_transform(index)
-
-
 class Uneven(Sampler[list[int]]):
-    """Batches of several sizes, drawn one by one."""
-
     def __init__(self, length: int) -> None:
         self.length = length
 
@@ -201,8 +179,6 @@ class Uneven(Sampler[list[int]]):
 
 
 class Lazy(Sampler[int]):
-    """Each index depends on what the training told it last."""
-
     def __init__(self, length: int) -> None:
         self.length, self.told = length, 0
 
@@ -250,7 +226,7 @@ def made(case: Case, files: list[Path], *, plain: bool) -> tuple[DataLoader[Any]
     if case.files == "concat":
         dataset = ConcatDataset([Subset(folder, range(3)), Subset(folder, range(3, case.size))])
     elif case.files == "own":
-        dataset = Own(files[: case.size], transform, target)
+        dataset = Located(files[: case.size], transform, target)
     elif case.files == "folder":
         folder.samples = folder.imgs = folder.samples[: case.size]
         dataset = folder
@@ -348,9 +324,7 @@ def run(case: Case, loader: Any, sampler: Any) -> Seen:
 
 @contextmanager
 def begun(case: Case) -> Iterator[None]:
-    torch.manual_seed(case.number)
-    random.seed(case.number + 1)
-    np.random.seed(case.number)  # noqa: NPY002
+    seed_all(case.number % 2**31)
     torch.set_default_dtype(torch.float64 if case.double else torch.float32)
     try:
         yield
@@ -385,8 +359,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def test_random_loaders_deliver_what_plain_torch_delivers(
     files: list[Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (engine, backends):  # the same engines on every machine
-        monkeypatch.setattr(module, "usable_cores", lambda: 2)
+    set_cores(monkeypatch, 2)  # the same engines on every machine
     kind, _, seed = os.environ.get("CASES", "").partition(":")
     count = {"": COUNT, "long": LONG}.get(kind) or int(kind)
     ours, theirs, tried = Seen(), Seen(), []

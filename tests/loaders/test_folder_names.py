@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,7 @@ from kernel_monitor.loaders.events import listen
 from kernel_monitor.record.reader import open_session
 from kernel_monitor.runtime import Monitor
 
-from .conftest import settle
+from .conftest import switch_to, wait_for
 
 CLIENT = "Mandant"
 """In every folder's name here, and in nothing else."""
@@ -62,27 +60,15 @@ class Session:
     def wait(self) -> None:
         """Until some more frames have come, and loaders are followed."""
         seen = self.monitor.store.last_seq
-        until = time.monotonic() + 20
-        while self.monitor.store.last_seq < seen + 3:
-            assert time.monotonic() < until, self.monitor.status()
-            time.sleep(0.02)
+        wait_for(lambda: self.monitor.store.last_seq >= seen + 3)
 
     def end(self) -> Path:
-        """The recording's file."""
         self.wait()
         self.monitor.stop()
         return Path(str(self.monitor.recording["path"]))
 
 
-@pytest.fixture
-def loaders() -> Iterator[list[SwitchableLoader]]:
-    made: list[SwitchableLoader] = []
-    yield made
-    for loader in made:
-        loader.release()
-
-
-def train(root: Path, loaders: list[SwitchableLoader]) -> SwitchableLoader:
+def train(root: Path) -> tuple[SwitchableLoader, ...]:
     """Both engines over the whole set with what is skipped, an error, and a switch that fails and says the path."""
     dataset = ImageFolder(root, v1.Compose([v1.Resize((32, 32)), v1.ToTensor()]))
     dataset.samples.insert(6, (str(root / f"{CLIENT} 0" / "0006.jpg"), 0))
@@ -91,19 +77,16 @@ def train(root: Path, loaders: list[SwitchableLoader]) -> SwitchableLoader:
     failing = switchable(
         DataLoader(dataset, batch_size=4), name="failing", dali=lambda sample: refuse(dataset.samples[0][0])
     )
-    loaders += [loader, strict, failing]
     list(loader)
-    loader.switch("dali-cpu")
-    settle(loader)
+    switch_to(loader, "dali-cpu")
     list(loader)
     assert loader.fallbacks()
     with pytest.raises(SampleError) as error:
         list(strict)
     assert Path(error.value.path).parent.parent == root
-    failing.switch("dali-cpu")
-    settle(failing)
+    switch_to(failing, "dali-cpu")
     assert "no table in" in failing.switch_state.status
-    return loader
+    return loader, strict, failing
 
 
 def said(recording: Path, out: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
@@ -120,12 +103,10 @@ def said(recording: Path, out: Path, capsys: pytest.CaptureFixture[str]) -> dict
     return texts
 
 
-def test_no_folder_is_in_recording_and_report(
-    tmp_path: Path, loaders: list[SwitchableLoader], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_folder_is_in_recording_and_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / f"first {CLIENT}" / f"key:{CLIENT}" / f'it\'s "{CLIENT}"' / f"scans {CLIENT} 2024"
     session = Session(tmp_path / f"sessions of {CLIENT}")
-    loader = train(make_set(root), loaders)
+    loader, *_ = train(make_set(root))
     skips = loader.state()["skips"]
     assert [skip["path"] for skip in skips] == ["0002.jpg", "0006.jpg", "0005.jpg"]
     assert all(Path(skip.path).is_absolute() for skip in loader.skipped())
@@ -138,21 +119,17 @@ def test_no_folder_is_in_recording_and_report(
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(folders=st.lists(folder_names, min_size=1, max_size=3))
 @example(folders=[f"{CLIENT}\\n", f"'{CLIENT}'\"", f"{CLIENT}é\udce9"])
-def test_no_folder_whatever_its_name_is_in_a_state_or_an_event(
-    folders: list[str], loaders: list[SwitchableLoader]
-) -> None:
+def test_no_folder_whatever_its_name_is_in_a_state_or_an_event(folders: list[str]) -> None:
     with tempfile.TemporaryDirectory() as name:
         root = make_set(Path(name, *folders))
         events: list[Any] = []
         unlisten = listen(events.append)
         try:
-            train(root, loaders)
-            deadline = time.monotonic() + 30  # the status is set a moment before the event
-            while "no table in" not in json.dumps(events) and time.monotonic() < deadline:
-                time.sleep(0.01)
+            loaders = train(root)
+            wait_for(lambda: "no table in" in json.dumps(events))  # the status is set a moment before the event
         finally:
             unlisten()
-        texts = [json.dumps([one.state() for one in loaders[-3:]], ensure_ascii=False), json.dumps(events)]
+        texts = [json.dumps([one.state() for one in loaders], ensure_ascii=False), json.dumps(events)]
         assert "0002.jpg" in texts[0]
         assert "no table in" in texts[1]
         for text in texts:

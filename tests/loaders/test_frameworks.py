@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,7 @@ from torchvision.datasets import ImageFolder
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.loaders import SwitchableLoader, switchable
 
-from .conftest import Make, augmented, deliver, settle
+from .conftest import Make, augmented, deliver, run_python, settle
 
 KEPT: list[Callable[..., Any]] = [skip_by_another_name]  # accelerate's own for ever: no module has it by a name
 
@@ -151,8 +149,6 @@ def test_a_dataloader_made_from_the_attributes_says_so_when_it_is_iterated(make:
 
 
 class Halves(BatchSampler):
-    """A batch sampler of somebody's own."""
-
     share = 0.5
 
     def set_epoch(self, epoch: int) -> None:
@@ -226,7 +222,5 @@ def test_accelerate_may_be_imported_later(folder: Path, tmp_path: Path) -> None:
     """What is called with no loader used in between is refused at first; nothing ever goes on without a word."""
     script = tmp_path / "later.py"
     script.write_text(LATER)
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(script), str(folder)], capture_output=True, text=True, timeout=120
-    )
+    done = run_python("-W", "ignore", script, folder)
     assert (done.returncode, done.stdout) == (0, "MonitorError True\n3 143\n"), done.stderr

@@ -59,7 +59,6 @@ def hammering(*asks: Callable[[], object]) -> Iterator[list[str]]:
 
 
 def ask_all() -> None:
-    """What the monitor asks of everything that steps."""
     everything: list[Any] = [*live(), *sources()]
     for one in everything:
         one.state()

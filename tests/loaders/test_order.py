@@ -13,48 +13,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
-    Dataset,
     DistributedSampler,
     RandomSampler,
     Sampler,
     SequentialSampler,
-    Subset,
     SubsetRandomSampler,
     WeightedRandomSampler,
     get_worker_info,
 )
-from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 from kernel_monitor.loaders import switchable
 
-from .conftest import Make, augmented, settle
-from .torchvision_layouts import image
-
-FIXED = v1.Compose([v1.Resize((16, 16)), v1.ToTensor()])
-
-
-class Numbered(Dataset[Any]):
-    """Tiny images whose target is their index."""
-
-    def __init__(self, files: list[Path], target_transform: Any = None) -> None:
-        self.files = files
-        self.transform = FIXED
-        self.target_transform = target_transform
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def image_file(self, index: int) -> tuple[Path, int]:
-        return self.files[index], index
-
-    def __getitem__(self, index: int) -> Any:
-        target = index if self.target_transform is None else self.target_transform(index)
-        return FIXED(Image.open(self.files[index]).convert("RGB")), target
+from .conftest import Make, seed_all, switch_to
+from .data.torchvision_layouts import image
+from .photos import FIXED, Located
 
 
 class Dice(Sampler[int]):
@@ -81,7 +57,7 @@ class Uneven(Sampler[list[int]]):
 def remembered(worker: int) -> None:
     """A worker_init_fn: seen in the targets."""
     info: Any = get_worker_info()
-    assert type(info.dataset) is Numbered
+    assert type(info.dataset) is Located
     info.dataset.target_transform = partial(_beside, 100 + worker)
 
 
@@ -144,7 +120,6 @@ def as_pairs_or_nothing(samples: list[Any]) -> Any:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """23 tiny images."""
     root = tmp_path_factory.mktemp("numbered")
     return [image(root / f"{number}.jpg", seed=number) for number in range(23)]
 
@@ -172,17 +147,10 @@ def _plain(targets: Any) -> Any:
     return [_plain(target) for target in targets] if isinstance(targets, list) else targets
 
 
-def seed_all() -> None:
-    torch.manual_seed(11)
-    random.seed(12)
-    np.random.seed(13)  # noqa: NPY002
-
-
 def both(files: list[Path], options: Options, workers: int, target_transform: Any = None) -> tuple[Any, Any]:
-    """What plain torch shows, and what the wrapped loader shows, from the same state of all generators."""
     shown = []
     for wrap in (lambda loader: loader, switchable):
-        data = Numbered(files, target_transform)
+        data = Located(files, FIXED, target_transform)
         seed_all()
         settings = {"num_workers": workers, **options(data)}
         if "batch_sampler" not in settings:
@@ -221,35 +189,20 @@ def test_workers_are_seeded_as_torch_seeds_them(files: list[Path], persistent: b
 
 
 def test_the_way_to_start_workers_is_honoured(files: list[Path]) -> None:
-    data = Numbered(files[:2], _start_method)
+    data = Located(files[:2], FIXED, _start_method)
     loader = switchable(DataLoader(data, 2, num_workers=1, multiprocessing_context="forkserver"))
     ((_, targets),) = loader
     assert list(targets) == ["forkserver"] * 2
-    loader.release()
 
 
 def _start_method(_: int) -> str:
     return str(multiprocessing.get_start_method(allow_none=True))
 
 
-def test_the_ranks_of_a_distributed_sampler_share_the_data_set(files: list[Path]) -> None:
-    data = Numbered(files)
-    for epoch in range(2):
-        shares = []
-        for rank in range(2):
-            loader = switchable(DataLoader(data, 4, sampler=DistributedSampler(data, 2, rank, seed=1)), seed=5)
-            loader.set_epoch(epoch)
-            shares.append([index for _, targets in loader for index in targets.tolist()])
-            assert shares[-1] == loader.plan(epoch)
-        assert sorted({*shares[0], *shares[1]}) == list(range(23))
-        assert len(shares[0]) == len(shares[1]) == 12
-
-
 def test_a_worker_that_is_late_is_raised_as_torch_raises_it(files: list[Path]) -> None:
-    loader = switchable(DataLoader(Numbered(files, _slow), 4, num_workers=1, timeout=1))
+    loader = switchable(DataLoader(Located(files, FIXED, _slow), 4, num_workers=1, timeout=1))
     with pytest.raises(RuntimeError, match="DataLoader timed out after 1 seconds"):
         next(iter(loader))
-    loader.release()
 
 
 def _slow(index: int) -> int:
@@ -273,55 +226,6 @@ def test_order_is_the_same_on_dali(folder: Path, make: Make, workers: int) -> No
     expected = drawn(plain)
     torch.manual_seed(11)
     loader = make(transform=FIXED, batch_size=20, shuffle=True, num_workers=workers)
-    loader.switch("dali-cpu")
-    if workers == 0:
-        settle(loader)
+    switch_to(loader, "dali-cpu")
     assert drawn(loader) == expected
     assert loader.decoded(0) == loader.decoded(1) == {"dali-cpu": 243}
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_computing_samples_does_not_disturb_the_users_generators(make: Make, workers: int) -> None:
-    loader = make(transform=v1.Compose([v1.RandomRotation(9), *augmented().transforms]), num_workers=workers)
-    iterator = iter(loader)
-    next(iterator)
-    state = torch.get_rng_state()
-    next(iterator)
-    assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_subsets_of_subsets_and_batch_structure(folder: Path) -> None:
-    dataset = ImageFolder(folder, FIXED)
-    view = Subset(Subset(dataset, range(0, 243, 3)), [5, 1, 40, 2, 0])
-    plain = next(iter(DataLoader(view, batch_size=4)))
-    ours = switchable(DataLoader(view, batch_size=4))
-    for backend in ("torchvision", "dali-cpu"):
-        ours.switch(backend)
-        settle(ours)
-        batch = next(iter(ours))
-        assert ours.backend == backend
-        assert type(batch) is list
-        assert type(batch[0]) is torch.Tensor
-        assert type(batch[1]) is torch.Tensor
-        assert batch[0].shape == plain[0].shape
-        assert batch[0].dtype == plain[0].dtype
-        assert torch.equal(batch[1], plain[1])
-        assert batch[1].dtype == plain[1].dtype
-        assert (batch[0] - plain[0]).abs().mean() * 255 < 0.5
-    ours.release()
-
-
-def test_own_collate_and_target_transform_are_honoured_by_both(folder: Path) -> None:
-    dataset = ImageFolder(folder, FIXED, target_transform=lambda target: {"label": target * 10})
-    results = []
-    for backend in ("torchvision", "dali-cpu"):
-        loader = switchable(DataLoader(dataset, batch_size=5, collate_fn=tuple))
-        loader.switch(backend)
-        settle(loader)
-        batch = next(iter(loader))
-        assert type(batch) is tuple
-        assert len(batch) == 5
-        results.append([target for _, target in batch])
-        loader.release()
-    assert results[0] == results[1]
-    assert results[0][0] == {"label": 0}

@@ -6,8 +6,6 @@ import gc
 import gzip
 import json
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +24,8 @@ from kernel_monitor.profiler.profile_run import OTHER, OperatorProfile, in_use
 from kernel_monitor.runtime import Monitor
 from kernel_monitor.steps.measured_step import PROFILED
 from kernel_monitor.steps.watched_loader import live
+
+from .conftest import run_python, wait_for
 
 CPU = [ProfilerActivity.CPU]
 
@@ -59,7 +59,6 @@ class Loop:
 
     @property
     def flagged(self) -> list[int]:
-        """The batches whose steps are marked as profiled."""
         steps, _ = self.meter.steps_since(0)
         return [step.batch for step in steps if step.flags & PROFILED]
 
@@ -111,52 +110,6 @@ def holding() -> list[Any]:
         for one in gc.get_objects()
         if type(one) is torch.autograd.profiler.profile and one.kineto_results is not None
     ]
-
-
-def test_results_are_freed_between_two_steps_and_the_next_is_marked(monitor: Monitor) -> None:
-    gc.collect()
-    gc.disable()
-    try:
-        loop = Loop(30_000)
-        held: list[int] = []
-        marked: list[int] = []
-        before = len(holding())
-        batches = iter(loop.data)
-        for _ in range(5):
-            next(batches)
-        monitor.profile(10, wait=False)
-        while monitor.profiling is None or monitor.profiling["state"] == "running":
-            next(batches)
-            torch.mm(loop.matrix, loop.matrix)
-            time.sleep(0.002)
-            if len(marked) < 11:
-                marked = loop.flagged
-            elif not held:
-                held.append(len(holding()))
-        assert ended(monitor)["state"] == "done"
-        assert held == [before]
-        first, last = marked[9:]
-        assert last > first + 1, "freed with the step after the last profiled one: before its trace was written"
-        assert len(holding()) == before
-    finally:
-        gc.enable()
-
-
-def test_results_of_a_loop_that_has_ended_are_freed_all_the_same(monitor: Monitor) -> None:
-    gc.collect()
-    gc.disable()
-    try:
-        before = len(holding())
-        loop = Loop(12)
-        loop.run({4: lambda: monitor.profile(50, wait=False)})
-        monitor.profiler.end_here()
-        assert ended(monitor)["state"] == "done"
-        assert len(holding()) == before
-        marked = loop.flagged
-        loop.run()
-        assert loop.flagged == marked, "nothing was left to be freed"
-    finally:
-        gc.enable()
 
 
 def test_it_agrees_with_torch_s_own_averages(tmp_path: Path) -> None:
@@ -219,10 +172,7 @@ def test_a_loop_that_comes_to_no_boundary_any_more_is_ended_from_outside(
     loop = Loop(12)
     loop.run({4: lambda: monitor.profile(50, wait=False)})
     assert in_use()
-    until = time.monotonic() + 30
-    while in_use():  # this thread is busy with something else
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    wait_for(lambda: not in_use())  # this thread is busy with something else
     state = ended(monitor)
     assert state["state"] == "done"
     assert "No step ended for" in state["message"]
@@ -281,13 +231,7 @@ monitor.stop()
 
 def test_a_c_call_that_outlasts_the_patience_ends_the_profile_and_nothing_else() -> None:
     """The call that stops the profiler is queued in the interpreter, and comes long after it was given up."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", LONG_CALL],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "KINETO_LOG_LEVEL": "99"},
-    )
+    done = run_python("-W", "error", "-c", LONG_CALL, env={**os.environ, "KINETO_LOG_LEVEL": "99"})
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     told = done.stdout.splitlines()
     assert told[0].startswith("failed No step ended for "), told
@@ -327,7 +271,7 @@ except KeyboardInterrupt:
 
 
 def test_calls_on_the_main_thread_come_once_each_and_in_order() -> None:
-    done = subprocess.run([sys.executable, "-c", CALLS], capture_output=True, text=True, timeout=120)
+    done = run_python("-c", CALLS)
     assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
     assert "a call on the main thread failed" in done.stderr
     assert "ZeroDivisionError" in done.stderr
@@ -404,7 +348,7 @@ def test_nothing_is_written_to_the_cell() -> None:
         "one.save(Path(tempfile.mkdtemp(), 'trace.json'))\n"
         "print('KINETO_LOG_LEVEL' in os.environ)\n"
     )
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=120)
+    done = run_python("-W", "error", "-c", code)
     assert (done.returncode, done.stdout, done.stderr) == (0, "False\n", "")
 
 
@@ -426,3 +370,41 @@ def test_reading_a_trace_and_exporting_leave_the_loop_its_throughput() -> None:
         if not missed:
             return
     raise AssertionError(missed)
+
+
+@pytest.mark.usefixtures("no_garbage_collection")
+def test_results_are_freed_between_two_steps_and_the_next_is_marked(monitor: Monitor) -> None:
+    loop = Loop(30_000)
+    held: list[int] = []
+    marked: list[int] = []
+    before = len(holding())
+    batches = iter(loop.data)
+    for _ in range(5):
+        next(batches)
+    monitor.profile(10, wait=False)
+    while monitor.profiling is None or monitor.profiling["state"] == "running":
+        next(batches)
+        torch.mm(loop.matrix, loop.matrix)
+        time.sleep(0.002)
+        if len(marked) < 11:
+            marked = loop.flagged
+        elif not held:
+            held.append(len(holding()))
+    assert ended(monitor)["state"] == "done"
+    assert held == [before]
+    first, last = marked[9:]
+    assert last > first + 1, "freed with the step after the last profiled one: before its trace was written"
+    assert len(holding()) == before
+
+
+@pytest.mark.usefixtures("no_garbage_collection")
+def test_results_of_a_loop_that_has_ended_are_freed_all_the_same(monitor: Monitor) -> None:
+    before = len(holding())
+    loop = Loop(12)
+    loop.run({4: lambda: monitor.profile(50, wait=False)})
+    monitor.profiler.end_here()
+    assert ended(monitor)["state"] == "done"
+    assert len(holding()) == before
+    marked = loop.flagged
+    loop.run()
+    assert loop.flagged == marked, "nothing was left to be freed"

@@ -18,11 +18,9 @@ from torchvision.datasets.folder import pil_loader
 from torchvision.transforms import v2
 
 from kernel_monitor.loaders import SwitchableLoader, random_streams, switchable
-from kernel_monitor.loaders.engines import backends
-from kernel_monitor.loaders.engines import engine as setting
 from kernel_monitor.loaders.random_streams import Defaults, held_generators
 
-from .conftest import augmented, make_folder, settle
+from .conftest import augmented, make_folder, seed_all, set_cores, switch_to
 
 SAMPLES, BATCH = 24, 4
 MODULE_S_OWN = np.random.default_rng(7)
@@ -122,8 +120,7 @@ def two_epochs(loader: SwitchableLoader, engines: list[str]) -> list[Any]:
     for _ in range(2):
         for number, batch in enumerate(loader):
             delivered.append(batch)
-            loader.switch(engines[number % len(engines)])
-            settle(loader)
+            switch_to(loader, engines[number % len(engines)])
     loader.release()
     return delivered
 
@@ -133,9 +130,7 @@ ENGINES = (["torchvision"], ["dali-cpu"], ["torchvision", "dali-cpu"])
 
 def drawn_by(files: list[Path], kind: str, workers: int, engines: list[str], *, marks: bool) -> list[Any]:
     """What two epochs deliver; everything drawn is asserted to be another number."""
-    torch.manual_seed(11)
-    random.seed(12)
-    np.random.seed(13)  # noqa: NPY002
+    seed_all()
     dataset, collate = Drawing(files, kind, marks=marks), Collate(kind)
     loader = switchable(wrapped(dataset, workers, collate_fn=collate))
     held = held_generators([dataset, collate])
@@ -164,8 +159,7 @@ def test_what_user_code_draws_advances_and_does_not_depend_on_the_engine(files: 
 
 
 def test_so_it_is_where_dali_leaves_transforms_to_workers(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (setting, backends):
-        monkeypatch.setattr(module, "usable_cores", lambda: 64)
+    set_cores(monkeypatch, 64)
     expected = drawn_by(files, "numpy, held", 1, ["torchvision"], marks=True)
     assert drawn_by(files, "numpy, held", 1, ["dali-cpu", "dali-cpu", "torchvision"], marks=True) == expected
 
@@ -183,22 +177,14 @@ def test_the_loop_s_own_generators_are_left_as_plain_torch_leaves_them(
                 drawn += [torch.rand(1).item(), random.random(), np.random.rand()]  # noqa: NPY002
         return [*drawn, Defaults.now().plain()]
 
-    def begin() -> None:
-        torch.manual_seed(11)
-        random.seed(12)
-        np.random.seed(13)  # noqa: NPY002
-
-    begin()
+    seed_all()
     plain = wrapped(ImageFolder(files[0].parent.parent, augmented()), 2)  # with workers: its samples draw elsewhere
     expected = loops_own([plain, plain])
-    begin()
+    seed_all()
     loader = switchable(wrapped(Drawing(files, "numpy"), workers, collate_fn=Collate("torch")))
-    loader.switch(engine)
-    if workers == 0:
-        settle(loader)
+    switch_to(loader, engine)
     assert loops_own([loader, loader]) == expected
     assert loader.decoded()
-    loader.release()
 
 
 @pytest.mark.parametrize("mixing", [v2.MixUp, v2.CutMix])
@@ -219,15 +205,12 @@ def test_mixing_in_the_collate_function_draws_anew_for_each_batch(
     torch.manual_seed(3)
     plain = shares(wrapped(ImageFolder(files[0].parent.parent, augmented()), workers, collate_fn=collate))
     loader = switchable(wrapped(ImageFolder(files[0].parent.parent, augmented()), workers, collate_fn=collate))
-    loader.switch(engine)
-    if workers == 0:  # else the first iteration prepares, after the workers are there
-        settle(loader)
+    switch_to(loader, engine)
     ours = shares(loader)
     assert len(ours) == len(plain) == SAMPLES // BATCH
     most = len(plain) - (mixing is v2.CutMix)  # whose share is of whole pixels, so that two may be equal
     assert len(set(plain)) >= most
     assert len(set(ours)) >= most, f"{len(set(ours))} distinct of {len(ours)}"
-    loader.release()
 
 
 def images_of(batches: Any) -> list[bytes]:
@@ -240,8 +223,7 @@ def test_two_loaders_over_one_data_set_do_not_repeat_each_other(files: list[Path
 
     def made() -> SwitchableLoader:
         loader = switchable(DataLoader(dataset, batch_size=BATCH, num_workers=0))
-        loader.switch(engine)
-        settle(loader)
+        switch_to(loader, engine)
         return loader
 
     def run() -> list[bytes]:
@@ -355,11 +337,9 @@ def test_only_the_loop_s_thread_touches_the_generators(
     for workers in (0, 2):
         loader = switchable(wrapped(dataset, workers))
         for number, _ in enumerate(loader):  # DALI is prepared beside the loop
-            loader.switch(["dali-cpu", "torchvision"][number % 2])
-            settle(loader)
+            switch_to(loader, ["dali-cpu", "torchvision"][number % 2])
         loader.set(threads=2, prefetch=3)
-        loader.switch("dali-cpu")
-        settle(loader)
+        switch_to(loader, "dali-cpu")
         list(loader)
         loader.release()
     assert touching == {threading.main_thread().name}

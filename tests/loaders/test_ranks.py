@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from .data.torchvision_layouts import image
 from .ranks import CASES, EPOCHS
-from .torchvision_layouts import image
 
 RANKS, IMAGES = 2, 31
 Result = dict[str, Any]

@@ -26,7 +26,7 @@ from torchvision.datasets import ImageFolder
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.loaders import SwitchableLoader, switchable
 
-from .conftest import augmented, settle
+from .conftest import augmented, seed_all, switch_to
 
 SIZE = 243
 Batches = list[tuple[torch.Tensor, torch.Tensor]]
@@ -113,19 +113,12 @@ CASES: dict[str, Options] = {
 
 
 @pytest.fixture
-def build(folder: Path) -> Iterator[Callable[..., SwitchableLoader]]:
-    """Wrap a DataLoader as a new process would have it; everything is released at the end."""
-    made: list[SwitchableLoader] = []
-
+def build(folder: Path) -> Callable[..., SwitchableLoader]:
     def build(case: str, *, seed: int | None = 5, **options: Any) -> SwitchableLoader:
         data = ImageFolder(folder, augmented(16))
-        loader = switchable(DataLoader(data, **{**CASES[case](data), **options}), seed=seed)
-        made.append(loader)
-        return loader
+        return switchable(DataLoader(data, **{**CASES[case](data), **options}), seed=seed)
 
-    yield build
-    for loader in made:
-        loader.release()
+    return build
 
 
 def same(left: Batches, right: Batches) -> bool:
@@ -134,10 +127,12 @@ def same(left: Batches, right: Batches) -> bool:
     )
 
 
-def seed_everything(seed: int) -> None:
-    torch.manual_seed(seed)
-    random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002
+def left(loader: Any, batches: int) -> tuple[dict[str, Any], Batches]:
+    """The state after so many batches, and the rest of the epoch."""
+    iterator = iter(loader)
+    for _ in range(batches):
+        next(iterator)
+    return loader.state_dict(), [tuple(batch) for batch in iterator]
 
 
 def through_a_file(state: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
@@ -152,7 +147,7 @@ def through_a_file(state: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("case", CASES)
 def test_the_rest_of_an_epoch_and_the_next_one(build: Any, tmp_path: Path, case: str, workers: int) -> None:
-    seed_everything(1)
+    seed_all(1)
     undisturbed = build(case, num_workers=workers)
     expected: list[Batches] = []
     for epoch in range(3):
@@ -160,7 +155,7 @@ def test_the_rest_of_an_epoch_and_the_next_one(build: Any, tmp_path: Path, case:
             undisturbed.set_epoch(epoch)
         expected.append([tuple(batch) for batch in undisturbed])
 
-    seed_everything(1)
+    seed_all(1)
     first = build(case, num_workers=workers)
     state: dict[str, Any] = {}
     for epoch in range(2):
@@ -171,7 +166,7 @@ def test_the_rest_of_an_epoch_and_the_next_one(build: Any, tmp_path: Path, case:
                 state = through_a_file(first.state_dict(), tmp_path)
                 break
 
-    seed_everything(99)  # as a new process has it
+    seed_all(99)  # as a new process has it
     second = build(case, num_workers=workers, seed=None)
     second.load_state_dict(state)
     assert second.state_dict() == state
@@ -196,7 +191,7 @@ def test_the_rest_of_an_epoch_and_the_next_one(build: Any, tmp_path: Path, case:
 
 @pytest.mark.parametrize("case", ["shuffle", "stateful", "distributed"])
 def test_a_state_of_an_epochs_end_or_of_before_the_first_one_starts_the_next(build: Any, case: str) -> None:
-    seed_everything(1)
+    seed_all(1)
     first = build(case)
     states = [first.state_dict()]
     expected: list[Batches] = []
@@ -204,7 +199,7 @@ def test_a_state_of_an_epochs_end_or_of_before_the_first_one_starts_the_next(bui
         expected.append([tuple(batch) for batch in first])
         states.append(first.state_dict())
     for epoch in (0, 1, 2):
-        seed_everything(50)
+        seed_all(50)
         second = build(case, seed=None)
         second.load_state_dict(states[epoch])
         assert same([tuple(batch) for batch in second], expected[epoch])
@@ -213,10 +208,8 @@ def test_a_state_of_an_epochs_end_or_of_before_the_first_one_starts_the_next(bui
 
 def test_after_the_last_batch_nothing_is_left_and_then_comes_the_next_epoch(build: Any) -> None:
     first = build("generator")
-    iterator = iter(first)
-    for _ in range(len(first)):
-        next(iterator)
-    state = first.state_dict()
+    state, rest = left(first, len(first))
+    assert rest == []
     following = [tuple(batch) for batch in first]
     second = build("generator")
     second.load_state_dict(state)
@@ -249,10 +242,7 @@ def test_a_training_that_restores_the_generators_too_goes_on_in_every_respect(bu
 def test_on_another_engine_with_workers_that_exist_already(build: Any, workers: int) -> None:
     torch.manual_seed(1)
     first = build("replacement", num_workers=workers, seed=7)
-    iterator = iter(first)
-    next(iterator)
-    state = first.state_dict()
-    rest = [tuple(batch) for batch in iterator]
+    state, rest = left(first, 1)
 
     second = build("replacement", num_workers=workers, seed=1234)  # the workers learn of the state's seed
     for _ in second:
@@ -260,8 +250,7 @@ def test_on_another_engine_with_workers_that_exist_already(build: Any, workers: 
     second.load_state_dict(state)
     assert same([tuple(batch) for batch in second], rest)
 
-    second.switch("dali-cpu")
-    settle(second)
+    switch_to(second, "dali-cpu")
     second.load_state_dict(state)
     on_dali, again = [], {}
     for number, batch in enumerate(second):
@@ -284,10 +273,7 @@ def test_on_another_engine_with_workers_that_exist_already(build: Any, workers: 
 def test_resumed_with_another_number_of_workers(build: Any) -> None:
     torch.manual_seed(1)
     first = build("shuffle", num_workers=2)
-    iterator = iter(first)
-    next(iterator)
-    state = first.state_dict()
-    rest = [tuple(batch) for batch in iterator]
+    state, rest = left(first, 1)
     second = build("shuffle", num_workers=0)
     second.load_state_dict(state)
     assert same([tuple(batch) for batch in second], rest)
@@ -295,10 +281,7 @@ def test_resumed_with_another_number_of_workers(build: Any) -> None:
 
 def test_no_sample_of_before_is_computed_again(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     loader = build("generator")
-    iterator = iter(loader)
-    for _ in range(5):
-        next(iterator)
-    state = loader.state_dict()
+    state, _ = left(loader, 5)
     second = build("generator")
     second.load_state_dict(state)
     opened: list[str] = []

@@ -6,8 +6,6 @@ Both replace the sampler of a shuffled DataLoader by one that is seeded, and num
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -23,7 +21,7 @@ from torchvision.datasets import ImageFolder
 
 from kernel_monitor.loaders import SwitchableLoader, switchable
 
-from .conftest import augmented, settle
+from .conftest import augmented, run_python, settle
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -36,8 +34,6 @@ WRAPS: tuple[Wrap, Wrap] = (lambda loader: loader, switchable)
 
 
 class Numbers(Dataset[Any]):
-    """Its samples are their indices."""
-
     def __len__(self) -> int:
         return SAMPLES
 
@@ -52,8 +48,6 @@ def collated(samples: list[Any]) -> dict[str, torch.Tensor]:
 
 
 class Model(torch.nn.Module):
-    """Notes what it is given."""
-
     def __init__(self) -> None:
         super().__init__()
         self.layer = torch.nn.Linear(1, 1)
@@ -87,11 +81,7 @@ def train(make: Callable[[], Any], folder: Path, model: Model, resume: str | Non
     Training(model, arguments, train_dataset=Numbers()).train(resume_from_checkpoint=resume)
 
 
-OPTIONS: list[dict[str, Any]] = [
-    {},
-    {"data_seed": 7},
-    {"accelerator_config": {"use_seedable_sampler": False}},
-]
+OPTIONS: list[dict[str, Any]] = [{}, {"data_seed": 7}, {"accelerator_config": {"use_seedable_sampler": False}}]
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=["seed", "data_seed", "not seedable"])
@@ -194,8 +184,6 @@ def test_a_prepared_loader_has_the_order_of_a_prepared_dataloader(
 
 
 class Numbered(Sampler[int]):
-    """Shuffles by the number of the epoch."""
-
     def __init__(self) -> None:
         self.epoch = 0
 
@@ -294,8 +282,7 @@ def test_the_first_loader_of_a_process(tmp_path: Path, when: str, printed: str) 
     """`prepare` is looked up before the loader is made; and one that was made before the import is not silent."""
     script = tmp_path / "fresh.py"
     script.write_text(FRESH)
-    command = [sys.executable, "-W", "ignore", str(script), when]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = run_python("-W", "ignore", script, when)
     assert (done.returncode, done.stdout) == (0, printed), done.stderr
 
 

@@ -16,6 +16,8 @@ from torchvision.transforms import v2
 from kernel_monitor import switchable
 from kernel_monitor.errors import BackendUnavailable, MonitorError
 
+from .conftest import seed_all
+
 SIZE = 24
 
 
@@ -53,9 +55,7 @@ def plain(kind: Any, workers: int, **options: Any) -> Any:
 
 def trained(loader: Any, epochs: int = 3) -> list[Any]:
     """What a loop gets and draws, that draws for each batch, as for a dropout."""
-    torch.manual_seed(2)
-    random.seed(3)
-    np.random.seed(4)  # noqa: NPY002
+    seed_all()
     seen: list[Any] = []
     for _ in range(epochs):
         for batch in loader:
@@ -77,7 +77,6 @@ def test_draws_are_those_of_a_plain_loader(kind: Any, workers: int, options: dic
 
     loader = switchable(made(), seeded=False)
     assert trained(loader) == trained(made())
-    loader.release()
 
 
 def test_with_seeds_they_are_not() -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from kernel_monitor.errors import BackendUnavailable, MonitorError, NotSwitchabl
 from kernel_monitor.loaders import switchable
 from kernel_monitor.steps.watched_loader import live
 
-from .conftest import Make, augmented
+from .conftest import Make, augmented, run_python
 
 
 class Rows(Dataset[int]):
@@ -31,8 +29,6 @@ class Rows(Dataset[int]):
 
 
 class Shuffling:
-    """A loader of another framework."""
-
     def __init__(self) -> None:
         self.dataset = Rows()
 
@@ -67,7 +63,7 @@ def test_what_cannot_be_driven_is_refused_in_a_sentence(folder: Path, make: Make
             switchable(wrong)
         assert isinstance(caught.value, MonitorError)
         assert isinstance(caught.value, TypeError)
-    with pytest.raises(MonitorError, match="dali="):
+    with pytest.raises(MonitorError, match=r"dali=.* takes a function"):
         switchable(loader, dali=object())  # type: ignore[arg-type]
     with pytest.raises(MonitorError, match="on_error"):
         switchable(loader, on_error="ignore")
@@ -113,9 +109,7 @@ if __name__ == "__main__":
 def test_a_plain_script_needs_neither_jupyter_nor_dali(folder: Path, tmp_path: Path) -> None:
     script = tmp_path / "plain.py"
     script.write_text(PLAIN)
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(script), str(folder)], capture_output=True, text=True, timeout=120
-    )
+    done = run_python("-W", "ignore", script, folder)
     assert (done.returncode, done.stdout.split("\n")[:2]) == (0, ["243 True 0", "[]"]), done.stderr
 
 
@@ -164,8 +158,6 @@ def test_names_attributes_and_backends(folder: Path) -> None:
     if not torch.cuda.is_available():
         with pytest.raises(BackendUnavailable, match=r"dali-gpu cannot be used: No GPU is usable here: .+"):
             loader.switch("dali-gpu")
-    with pytest.raises(MonitorError, match="cannot be copied"):
-        pickle.dumps(loader)
     with pytest.raises(MonitorError, match="not recorded"):
         loader.plan(7)
     for _ in range(6):

@@ -14,8 +14,9 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 from kernel_monitor.loaders import SwitchableLoader, switchable
 from kernel_monitor.ray.packing import pack, unpack
 
-from ..loaders.conftest import settle
-from ..loaders.test_order import IN_WORKERS, SAMPLERS, Numbered, files, observed, seed_all
+from ..loaders.conftest import seed_all, settle
+from ..loaders.photos import Located
+from ..loaders.test_order import IN_WORKERS, SAMPLERS, files, observed
 from .conftest import Make, RunningCluster
 
 __all__ = ["files"]  # a fixture
@@ -26,7 +27,7 @@ __all__ = ["files"]  # a fixture
 def test_as_the_plain_data_loader(name: str, quick: RunningCluster, files: list[Path]) -> None:
     shown = []
     for wrapped in (False, True):
-        data = Numbered(files)
+        data = Located(files)
         seed_all()
         settings = {"num_workers": 2, **{**SAMPLERS, **IN_WORKERS}[name](data)}
         if "batch_sampler" not in settings:

@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 from kernel_monitor.loaders import SwitchableLoader
 
 from ..loaders.conftest import violent
-from ..loaders.machine import Machine
-from ..loaders.reals import RealStage
-from ..loaders.schedule import Config, Step, Totals
-from ..loaders.test_state_machine import configs, covers, effort, plants, play, steps, tiny, turns
+from ..loaders.switching.machine import Machine
+from ..loaders.switching.reals import RealStage
+from ..loaders.switching.schedule import Config, Step, Totals
+from ..loaders.switching.test_state_machine import configs, covers, effort, plants, play, steps, tiny, turns
 from .conftest import Make, RunningCluster, until
 
 __all__ = ["tiny"]  # a fixture

@@ -12,7 +12,7 @@ from PIL import Image
 
 from kernel_monitor.loaders.data import file_check
 from kernel_monitor.loaders.data.file_check import Facts, FileTable, check_bytes
-from tests.loaders.corpus import cases
+from tests.loaders.data.corpus import cases
 
 
 @pytest.fixture

@@ -1,0 +1,201 @@
+"""Dry runs: what is learnt of a data set is true, and nobody but a dry run ever meets an image that is not decoded."""
+
+from __future__ import annotations
+
+import builtins
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageOps
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torchvision import transforms
+from torchvision.transforms import functional
+
+from kernel_monitor.loaders import switchable
+from kernel_monitor.loaders.data import calls
+from kernel_monitor.loaders.data.calls import IN_MEMORY, NO_IMAGE, PIXELS
+from kernel_monitor.loaders.data.dry_call import DryCall, LazyImage
+from kernel_monitor.loaders.data.own_dataset import OwnDataset
+
+from ..photos import Photos
+from .datasets import RUNNABLE, Case, as_written
+from .datasets.folder import photos
+
+
+def is_lazy(image: object) -> bool:
+    return type(image) is LazyImage
+
+
+def resized() -> Any:
+    return transforms.Compose([transforms.Resize((16, 16)), transforms.ToTensor()])
+
+
+@as_written
+@pytest.mark.parametrize("case", RUNNABLE, ids=lambda case: case.name)
+def test_learning_leaves_nothing_behind(case: Case, root: Path) -> None:
+    dataset = case.make(root)
+    before = {name: value for name, value in vars(dataset).items() if not callable(value)}
+    sizes = {name: len(value) for name, value in before.items() if isinstance(value, dict | list | set)}
+    OwnDataset(dataset).learn()
+    assert {name: value for name, value in vars(dataset).items() if not callable(value)}.keys() == before.keys()
+    assert all(vars(dataset)[name] is value for name, value in before.items())
+    assert {name: len(vars(dataset)[name]) for name in sizes} == sizes
+    assert builtins.open is open
+
+
+def test_an_image_answers_what_its_header_knows_and_becomes_itself_at_a_look(root: Path) -> None:
+    calls.install()
+    path = photos(root)[0]
+    with calls.original_open(path) as real:
+        expected = np.asarray(real.convert("RGB"))
+    call = DryCall()
+    with call:
+        image: Any = Image.open(path)
+        assert is_lazy(image)
+        assert isinstance(image, Image.Image)
+        assert (image.size, image.mode, image.format) == (real.size, real.mode, real.format)
+        with image as opened:
+            rgb = opened.convert("RGB")
+        assert is_lazy(rgb)
+        assert call.reason is None
+        pixels = np.asarray(rgb)
+    assert str(call.reason) == f"{PIXELS} (as an array)"
+    assert type(rgb) is Image.Image
+    assert (pixels == expected).all()
+
+
+def test_an_image_that_was_kept_is_the_real_one_afterwards(root: Path) -> None:
+    calls.install()
+    path = photos(root)[0]
+    with DryCall():
+        kept = Image.open(path).convert("RGB")
+    with DryCall(), path.open("rb") as file:
+        from_file = Image.open(file)
+    with calls.original_open(path) as real:
+        expected = np.asarray(real.convert("RGB"))
+    assert (np.asarray(kept) == expected).all()
+    with from_file:
+        assert (np.asarray(from_file) == expected).all()
+    assert kept.resize((4, 4)).size == (4, 4)
+
+
+def test_a_transform_that_is_replaced_is_noticed(root: Path) -> None:
+    dataset = Photos(photos(root), resized())
+    own = OwnDataset(dataset)
+    own.learn()
+    assert own.transform is dataset.transform
+    assert own.current
+    dataset.transform = resized()
+    assert not own.current
+
+
+def test_an_interrupt_in_a_dry_run_leaves_the_openers_to_others(root: Path) -> None:
+    class Interrupted(Photos):
+        def __getitem__(self, index: int) -> Any:
+            with Image.open(self.paths[index]):
+                raise KeyboardInterrupt
+
+    own = OwnDataset(Interrupted(photos(root), resized()))
+    with pytest.raises(KeyboardInterrupt):
+        own.read(0)
+    with Image.open(own.dataset.paths[0]) as image:
+        assert not is_lazy(image)
+    with pytest.raises(KeyboardInterrupt):
+        own.learn()
+    assert builtins.open is open
+
+
+def a_loaded(image: Any, photos: Photos) -> Any:
+    return photos.transform(image.rotate(90).convert("RGB"))
+
+
+def a_library(image: Any, photos: Photos) -> Any:
+    return photos.transform(ImageOps.fit(image, (20, 20)).convert("RGB"))
+
+
+def a_function(image: Any, photos: Photos) -> Any:
+    return photos.transform(functional.resize(image, [20, 20]))
+
+
+def through_gray(image: Any, photos: Photos) -> Any:
+    return photos.transform(image.convert("L").convert("RGB"))
+
+
+def one_after_the_other(image: Any, photos: Photos) -> Any:
+    return photos.second(photos.transform(image.convert("RGB")))  # type: ignore[attr-defined]
+
+
+def twice(image: Any, photos: Photos) -> Any:
+    return photos.transform(photos.transform(image.convert("RGB")))
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+@pytest.mark.parametrize(
+    ("does", "reason"),
+    [
+        (a_loaded, "works on the pixels itself (.rotate)"),
+        (a_library, "works on the pixels itself (PIL.ImageOps.fit)"),
+        (a_function, "works on the pixels itself (torchvision.transforms.functional.resize)"),
+        (through_gray, "is not made RGB (.convert('L') comes first)"),
+        (one_after_the_other, "uses more than one transform"),
+        (twice, "calls its transform twice for a sample"),
+    ],
+)
+def test_the_reason_names_the_call(root: Path, does: Any, reason: str) -> None:
+    class Doing(Photos):
+        second = transforms.RandomHorizontalFlip()
+
+        def __getitem__(self, index: int) -> Any:
+            return does(Image.open(self.paths[index]), self)
+
+    data = Doing(photos(root), resized() if does is not twice else transforms.Resize((16, 16)))
+    own = OwnDataset(data)
+    own.learn()
+    assert own.refusal == reason
+
+
+class Cached(Dataset[Any]):
+    def __init__(self, cache: Any, path: Path | None = None) -> None:
+        self.cache, self.path = cache, path
+        self.transform = transforms.ConvertImageDtype(torch.float32)
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        if self.path is not None:
+            self.path.read_bytes()
+        return self.transform(torch.zeros(3, 4, 4, dtype=torch.uint8)), index
+
+
+@pytest.mark.parametrize(
+    "cache",
+    [
+        torch.zeros(8, 3, 4, 4),
+        np.zeros((8, 4, 4, 3)),
+        [torch.zeros(3, 4, 4)] * 8,
+        [{"image": np.zeros((4, 4))}] * 8,
+        [(Image.new("RGB", (2, 2)), 1)] * 8,
+        TensorDataset(torch.zeros(8, 3, 4, 4), torch.zeros(8)),
+    ],
+    ids=["tensor", "array", "list", "dicts", "pairs", "data set"],
+)
+def test_samples_from_memory_are_called_that(cache: Any, root: Path) -> None:
+    own = OwnDataset(Cached(cache))
+    own.learn()
+    assert own.refusal == IN_MEMORY
+    loader = switchable(DataLoader(Cached(cache), 4))
+    assert loader.backends["dali-cpu"].reason == f"Cached {IN_MEMORY}."
+    reading = OwnDataset(Cached(cache, photos(root)[0]))
+    reading.learn()
+    assert reading.refusal == NO_IMAGE
+
+
+@pytest.mark.parametrize("cache", [torch.zeros(8), [1] * 8, torch.zeros(5, 3, 4, 4), {"a": torch.zeros(3, 4, 4)}, None])
+def test_labels_are_no_samples_from_memory(cache: Any) -> None:
+    own = OwnDataset(Cached(cache))
+    own.learn()
+    assert own.refusal == NO_IMAGE

@@ -1,0 +1,97 @@
+"""Real workers, real DALI, real files and real signals: what is planted comes some milliseconds later."""
+
+from __future__ import annotations
+
+import copy
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from torchvision.datasets import ImageFolder
+
+from kernel_monitor.loaders import SwitchableLoader
+
+from .fakes import click
+from .schedule import PATIENCE, Config
+
+UNIT = 0.002  # s
+
+
+class RealStage:
+    """One schedule's. To be used on the main thread, as signals arrive there.
+
+    Args:
+        config: of the schedule.
+        dataset: its samples are replaced by `broken` where they are to be unreadable.
+        broken: a file that is no image.
+    """
+
+    anywhere = True
+
+    def __init__(self, config: Config, dataset: ImageFolder, broken: Path) -> None:
+        self.dataset = copy.copy(dataset)
+        self.dataset.samples = [
+            (str(broken) if target in config.bad else path, target) for path, target in dataset.samples
+        ]
+        self._timers: list[threading.Timer] = []
+        self._errors: list[BaseException] = []
+        self._asked = threading.Event()  # the loop is waiting for a batch
+        self._closing = threading.Event()
+        self._before = signal.signal(signal.SIGINT, self._interrupted)
+
+    def close(self) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+    def labels(self, batch: Any) -> list[int]:
+        images, targets = batch
+        assert len(images) == len(targets)
+        labels: list[int] = targets.tolist()
+        return labels
+
+    def plant(self, after: int, what: str, loader: SwitchableLoader) -> None:
+        timer = threading.Timer(after * UNIT, self._happen, (what, loader))
+        timer.daemon = True
+        self._timers.append(timer)
+        timer.start()
+
+    @contextmanager
+    def asking(self, *, beginning: bool = False) -> Iterator[None]:
+        if not beginning:
+            self._asked.set()
+        try:
+            yield
+        finally:
+            self._asked.clear()
+
+    def clear(self) -> None:
+        self._closing.set()
+        for timer in self._timers:
+            timer.cancel()
+        for timer in self._timers:
+            timer.join(PATIENCE)
+            assert not timer.is_alive(), "switch() or set() does not return"
+        self._timers.clear()
+        self._closing.clear()
+        if self._errors:
+            raise self._errors.pop()
+
+    def _happen(self, what: str, loader: SwitchableLoader) -> None:
+        try:
+            if what == "interrupt":
+                while not self._asked.wait(0.02):
+                    if self._closing.is_set():
+                        return
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            else:
+                click(what, loader)
+        except BaseException as error:  # noqa: BLE001 - raised by `clear`
+            self._errors.append(error)
+
+    def _interrupted(self, _signal: int, _frame: FrameType | None) -> None:
+        if self._asked.is_set():
+            self._asked.clear()  # one at a time: a second one would hit what handles the first
+            raise KeyboardInterrupt

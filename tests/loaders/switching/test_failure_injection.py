@@ -1,0 +1,251 @@
+"""An exception at each call inside this package, once: every sample is delivered, in order, and the fault is shown.
+
+A run of a loader is traced to find the calls that it makes on any thread of the loop's process. Then it is run again
+for each of them, and that call raises. `make test` takes a sample; its seed is printed with each failure and
+INJECT_SEED=… takes it again. INJECT=long takes all of them.
+
+A fault that only the outermost guard has caught is a failure, unless the module where it was raised is listed below.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+from torchvision.datasets import ImageFolder
+
+import kernel_monitor
+from kernel_monitor.loaders import events, switchable
+from kernel_monitor.loaders.loader import FixedLoader
+
+from ..conftest import augmented, make_folder
+from ..photos import Photos
+
+PACKAGE = str(Path(kernel_monitor.__file__).parent)
+IMAGES, BATCH, EPOCHS = 24, 4, 3
+SEED = int(os.environ.get("INJECT_SEED") or random.SystemRandom().randrange(10**6))
+SAMPLE = 0 if os.environ.get("INJECT") == "long" else 22  # points of each kind of loader; 0: all
+
+LISTED = {
+    "loaders/loader.py": "it begins an epoch: nothing of ours stands outside of it but the guard",
+    "loaders/switching/epoch.py": "it is the iteration: the same, and the guard itself",
+    "loaders/switching/engine_pool.py": "asked by the iteration which engine delivers, and its hold on that engine",
+    "loaders/switching/preparation.py": "asked at each boundary whether an engine waits",
+    "loaders/switching/switch.py": "told by the iteration what was delivered",
+    "loaders/plan.py": "the plan: what is not planned no engine can deliver",
+    "loaders/orders.py": "the same",
+    "loaders/resume.py": "the same",
+    "loaders/attributes.py": "reads the attributes of samplers and data sets for these",
+    "loaders/random_streams.py": "the same, and the generators that keep a sample's numbers apart from the training's",
+    "loaders/dataset_changes.py": "what the engines are shown of the data set at the start of an epoch",
+    "loaders/data": "the same: it is examined there",
+    "loaders/transforms": "the same: its transforms are translated anew",
+    "loaders/engines": "engines that are built, started and asked on the loop's thread",
+    "loaders/engines/engine.py": "read where engines are built",
+    "loaders/state.py": "paths that are taken out of a message",
+    "loaders/events.py": "told by the iteration what happened",
+    "ray": "asked whether other machines work for the loader",
+    "integrations": "samplers and process groups are looked at when an epoch begins",
+    "steps": "the clock of the loop's steps",
+    "os_process.py": "cores are counted where engines are built",
+    "privacy.py": "a message's paths",
+    "text.py": "a name",
+    "ranks": "the steps of a rank",
+}
+
+
+class Fault(Exception):
+    """The injected one."""
+
+
+def _in_package() -> Any:
+    """A function that raises as if it stood in the package: the tracer must not be taken for code of the user's."""
+    names: dict[str, Any] = {"Fault": Fault}
+    exec(compile("def raise_fault(text):\n    raise Fault(text)", f"{PACKAGE}/injected.py", "exec"), names)  # noqa: S102
+    return names["raise_fault"]
+
+
+raise_fault = _in_package()
+
+
+class Call(NamedTuple):
+    """A call of a function of this package by another, or by the loop."""
+
+    caller: str  # file and line
+    callee: str  # file below the package, and qualified name
+
+    def __str__(self) -> str:
+        return f"{self.callee} from {self.caller}"
+
+
+class Tracer:
+    """Counts the calls inside the package, and lets the n-th of one of them raise."""
+
+    def __init__(self, target: Call | None = None, number: int = 1) -> None:
+        self.seen: Counter[Call] = Counter()
+        self.raised = False
+        self._target, self._left = target, number
+        self._process = os.getpid()
+        self.paused = False  # while the test itself asks the loader something
+
+    def __enter__(self) -> Tracer:
+        threading.settrace(self._trace)
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+        threading.settrace(None)
+
+    def _trace(self, frame: FrameType, event: str, _: Any) -> None:
+        code = frame.f_code
+        if self.paused and threading.current_thread() is threading.main_thread():
+            return
+        if event != "call" or not code.co_filename.startswith(PACKAGE) or os.getpid() != self._process:
+            return
+        caller = frame.f_back
+        if caller is None or "__del__" in (code.co_name, caller.f_code.co_name) or code.co_name == "<module>":
+            return  # what an object's end raises, Python itself shows
+        place = caller.f_code.co_filename
+        if not place.startswith(PACKAGE) or caller.f_code.co_qualname == "SwitchableLoader.__iter__":
+            return  # the loop itself: there is nothing of ours yet that could catch it
+        if code.co_qualname in ("_check", "_known", "given"):
+            return  # the arguments of `switchable` are checked: there is no loader yet
+        call = Call(
+            f"{Path(place).name}:{caller.f_lineno}", f"{code.co_filename[len(PACKAGE) + 1 :]}:{code.co_qualname}"
+        )
+        self.seen[call] += 1
+        if call == self._target and not self.raised:
+            self._left -= 1
+            if self._left == 0:
+                self.raised = True
+                raise_fault(f"Fault injected into {call}")
+
+
+class Own(Photos):
+    def __init__(self, root: Path) -> None:
+        super().__init__(sorted(root.glob("*/*.jpg")), augmented(16))
+
+
+class Folder(ImageFolder):
+    """An ImageFolder whose target is the index."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root, augmented(16))
+        self.samples: list[tuple[str, int]] = [(path, index) for index, (path, _) in enumerate(self.imgs)]
+
+
+class Ran(NamedTuple):
+    epochs: list[list[int]]  # of each epoch, the targets in order
+    shown: str  # all that people could read
+
+
+def drawn() -> torch.Generator:
+    """The order's own: with no workers plain's samples would draw from the default one, too."""
+    return torch.Generator().manual_seed(3)
+
+
+def train(dataset: Any, workers: int, tracer: Tracer) -> Ran:
+    """Three epochs with a switch to DALI in the first and back in the second."""
+    shown: list[str] = []
+    unlisten = events.listen(lambda event: shown.append(str(event)))
+    loader: Any = switchable(DataLoader(dataset, BATCH, shuffle=True, num_workers=workers, generator=drawn()))
+    epochs: list[list[int]] = []
+    try:
+        for epoch in range(EPOCHS):
+            epochs.append([])
+            for number, (images, targets) in enumerate(loader):
+                assert images.shape[1:] == (3, 16, 16)
+                epochs[-1] += targets.tolist()
+                if number == 1 and epoch < 2:
+                    target = ("dali-cpu", "torchvision")[epoch]
+                    tracer.paused = True
+                    available = target in loader.backends and loader.backends[target].available
+                    tracer.paused = False
+                    if available:
+                        loader.switch(target)
+                        deadline = time.monotonic() + 5
+                        while loader.switch_state.preparing is not None and time.monotonic() < deadline:
+                            time.sleep(0.002)
+        tracer.paused = True
+        shown += [str(loader.backends)]
+        if not isinstance(loader, FixedLoader):
+            shown += [loader.state()["status"], *loader.switch_state.faults]
+            loader.release()
+    finally:
+        unlisten()
+    return Ran(epochs, "\n".join(shown))
+
+
+def expected(dataset: Any) -> list[list[int]]:
+    plain: Any = DataLoader(dataset, BATCH, shuffle=True, generator=drawn())
+    return [[target for _, targets in plain for target in targets.tolist()] for _ in range(EPOCHS)]
+
+
+KINDS = [(kind, workers) for kind in (Folder, Own) for workers in (0, 2)]
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_folder(tmp_path_factory.mktemp("injection"), IMAGES)
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Few threads: what is tested is the order of calls, not the load."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(("kind", "workers"), KINDS, ids=[f"{kind.__name__}-{workers}" for kind, workers in KINDS])
+def test_a_fault_at_any_call_ends_no_loop(
+    kind: Any, workers: int, images: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unraisable: list[str] = []  # at an object's end, where Python itself shows it
+    monkeypatch.setattr(sys, "unraisablehook", lambda found: unraisable.append(repr(found.exc_value)))
+    dataset = kind(images)
+    order = expected(dataset)
+    with Tracer() as tracer:
+        assert train(dataset, workers, tracer).epochs == order
+    calls = sorted(tracer.seen)
+    assert len(calls) > 300
+    chance = random.Random(f"{SEED} {kind.__name__} {workers}")
+    chosen = chance.sample(calls, SAMPLE) if SAMPLE else calls
+    wrong = []
+    for call in chosen:
+        caplog.clear()
+        unraisable.clear()
+        number = chance.randint(1, min(tracer.seen[call], 4))
+        with Tracer(call, number) as injecting, caplog.at_level(logging.DEBUG, "kernel_monitor"):
+            try:
+                ran = train(dataset, workers, injecting)
+            except Exception as error:  # noqa: BLE001 - that is what is tested
+                wrong.append(f"{call} ({number}): raised {type(error).__name__}: {error}")
+                continue
+        if not injecting.raised:
+            continue  # threads took another way this time
+        if ran.epochs != order:
+            counts = [f"{len(set(epoch))} of {IMAGES}" for epoch in ran.epochs]
+            wrong.append(f"{call} ({number}): delivered {counts} in {len(ran.epochs)} epochs")
+        if "Fault" not in ran.shown + caplog.text + "".join(unraisable):
+            wrong.append(f"{call} ({number}): is not shown")
+        module = call.callee.partition(":")[0]
+        if "kernel_monitor failed" in ran.shown and not any(module.startswith(listed) for listed in LISTED):
+            wrong.append(f"{call} ({number}): only the outermost guard caught it")
+    assert not wrong, "\n".join(wrong) + f"\nINJECT_SEED={SEED}"
