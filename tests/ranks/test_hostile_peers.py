@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -306,10 +307,10 @@ def test_ranks_jobs_and_hosts_without_end_are_bounded(training: Training) -> Non
     before = training.steady()
     client = Client(training.address, training.join)
     try:
-        end = time.monotonic() + 15
-        number = 0
-        while time.monotonic() < end:
-            number += 1
+        numbers = itertools.count(1)
+
+        def send() -> None:
+            number = next(numbers)
             of = full(number, f"host-{number}", 2048 if number < 400 else 2)
             names = [{**of.loaders[0], "name": f"loader {number}.{each}", "id": f"{each}"} for each in range(8)]
             # The ones that were let in stay and change their names, cores and jobs.
@@ -317,12 +318,20 @@ def test_ranks_jobs_and_hosts_without_end_are_bounded(training: Training) -> Non
             with suppress(zmq.Again):  # a busy server reads more slowly than this sends
                 client.send(packed(of._replace(loaders=names, chunks=[], indices=b"", device=f"GPU-{number}")))
                 client.send(packed(again._replace(identity=again.identity._replace(name=f"name {number}"))))
+
+        def refused() -> bool:
+            send()
+            return "more than 64 other hosts at once" in training.report()["status"]
+
+        end = time.monotonic() + 15
+        while time.monotonic() < end:
+            send()
         found = training.report()
         unharmed(found, before)
         assert found["nodes"] <= 64 + 8, found["nodes"]
         assert len(found["ranks"]) <= 256
         assert found["series"] < 10_000
-        until(lambda: "more than 64 other hosts at once" in training.report()["status"], ANSWERED_S)
+        until(refused, ANSWERED_S)
     finally:
         client.close()
 
