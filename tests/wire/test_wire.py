@@ -85,7 +85,7 @@ def ask(monitor: Monitor, content: Any) -> tuple[dict[str, Any], list[bytes]]:
     schema()  # made now: it takes as long as a short diagnosis
     answers: list[tuple[dict[str, Any], list[bytes]]] = []
     Control(monitor).handle(content, lambda reply, buffers: answers.append((dict(reply), buffers)))
-    until(lambda: answers)
+    until(lambda: answers, 60)  # a document is made by a process that first imports Bokeh
     reply = answers[0][0]
     json.dumps(reply, allow_nan=False)
     if reply["status"] == "ok":
