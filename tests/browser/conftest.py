@@ -33,9 +33,8 @@ def kernels(lab_server: Server) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def loaded(browser: Browser, lab_server: Server) -> Iterator[Lab]:
     """One page for the tests of a module: loading JupyterLab takes longer than most of them."""
-    lab = Lab(browser, lab_server)
-    yield lab
-    lab.close()
+    with Lab(browser, lab_server) as lab:
+        yield lab
 
 
 @pytest.fixture
@@ -48,9 +47,8 @@ def lab(loaded: Lab) -> Iterator[Lab]:
 @pytest.fixture
 def new_lab(browser: Browser, lab_server: Server) -> Iterator[Lab]:
     """A page of the test's own, for what is about a page's load or depends on what was shown in it before."""
-    lab = Lab(browser, lab_server)
-    yield lab
-    lab.close()
+    with Lab(browser, lab_server) as lab:
+        yield lab
     lab_server.end_kernels()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -38,8 +39,23 @@ CLEAR = f"""async () => {{
     localStorage.clear();
     {TOOLS};
 }}"""
+SESSION = "window.jupyterapp.shell.currentWidget.sessionContext"
 SIDEBAR = ".km-sidebar .km-dashboard"
 CELL = ".jp-OutputArea .km-dashboard"
+START = "%load_ext kernel_monitor\n%monitor start"
+SHOW = "%load_ext kernel_monitor\n%monitor"
+IMPORTS = """\
+import os, time, torch
+from torch.utils.data import DataLoader
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
+from kernel_monitor import monitor, switchable
+"""
+LOADER = f"""{IMPORTS}
+transform = transforms.Compose([transforms.RandomResizedCrop(64), transforms.ToTensor()])
+loader = switchable(DataLoader(ImageFolder({{root!r}}, transform), batch_size=8, num_workers=0))
+"""
+NUMBERS = itertools.count(1)
 
 
 @contextmanager
@@ -172,7 +188,7 @@ class Lab:
     def open(self, path: str, *, tree: str = "lab/tree", reload: bool = False) -> Lab:
         """Open a notebook and wait for its kernel; JupyterLab itself is loaded once, or anew with ``reload``."""
         if self.loaded and not reload:
-            self.command("docmanager:open", {"path": path})
+            self.bring(path)
             self.wait_for_notebook(path)
         else:
             self.page.goto(f"{self.server.base}/{tree}/{path}?token={TOKEN}&reset")
@@ -183,12 +199,41 @@ class Lab:
         self.wait_for_idle()
         return self
 
+    def show(
+        self, *cells: str, name: str = "", where: str = CELL, kernel: str = "python3", seconds: float = 60
+    ) -> Locator:
+        """Open a new notebook of these cells and run the first; return the dashboard once it draws live frames."""
+        self.open(self.server.notebook(name or f"notebook-{next(NUMBERS)}.ipynb", *cells, kernel=kernel))
+        self.run_cell(0)
+        if where == SIDEBAR:
+            self.open_sidebar()
+        self.wait_running(where, seconds)
+        return self.dashboard(where)
+
     def clear(self) -> None:
         """Leave JupyterLab as it was loaded: no notebook, no kernel, no sidebar, nothing remembered."""
         self.page.evaluate(CLEAR)
         self.page.set_viewport_size(self.size)
         self.page.wait_for_timeout(300)  # what the closed connections still say
         self.errors.clear()
+
+    def bring(self, path: str) -> None:
+        """Show a notebook, as a click on its tab does."""
+        self.command("docmanager:open", {"path": path})
+
+    def save(self) -> None:
+        """Save the notebook, and wait until that is done."""
+        self.command("docmanager:save")
+        self.page.wait_for_function("() => !window.jupyterapp.shell.currentWidget.context.model.dirty")
+
+    def restart(self) -> None:
+        """Restart the kernel of the notebook that is shown."""
+        self.page.evaluate(f"() => {SESSION}.session.kernel.restart()")
+        self.wait_for_idle()
+
+    def shut_down(self) -> None:
+        """End the kernel of the notebook that is shown."""
+        self.page.evaluate(f"() => {SESSION}.shutdown()")
 
     def wait_for_notebook(self, path: str) -> None:
         self.page.wait_for_function(
@@ -238,14 +283,33 @@ class Lab:
 
     def wait_running(self, where: str, seconds: float = 60) -> None:
         """Until the charts in ``where`` are drawn from live frames."""
+        self.until(where, "monitor.stats.received > 5 && monitor.feed?.drawn", seconds=seconds)
+
+    def until(self, where: str, condition: str, argument: Any = None, *, seconds: float = 60) -> None:
+        """Wait until JavaScript is true in which `monitor` is the dashboard's debugging handle."""
         self.page.wait_for_function(
-            """(where) => {
+            f"""([where, argument]) => {{
                 const monitor = document.querySelector(where)?.monitor;
-                return monitor && monitor.stats.received > 5 && monitor.feed?.drawn;
-            }""",
-            arg=where,
+                return monitor && ({condition});
+            }}""",
+            arg=[where, argument],
             timeout=seconds * 1000,
         )
+
+    def wait_printed(self, cell: int, word: str, seconds: float = 60) -> None:
+        """Wait until a cell has printed something; an error that it prints instead ends the wait, too."""
+        self.page.wait_for_function(
+            """([cell, word]) => {
+                const output = document.querySelectorAll('.jp-CodeCell')[cell].querySelector('.jp-OutputArea');
+                return output?.textContent.includes(word) || output?.querySelector('[data-mime-type*=stderr]');
+            }""",
+            arg=[cell, word],
+            timeout=seconds * 1000,
+        )
+
+    def wait_for_busy(self) -> None:
+        """Until JupyterLab knows that a cell runs."""
+        self.page.wait_for_function(f"() => {SESSION}?.session?.kernel?.status === 'busy'")
 
     def monitor(self, where: str, expression: str) -> Any:
         """Evaluate JavaScript with ``monitor`` bound to the dashboard's debugging handle."""
@@ -253,5 +317,19 @@ class Lab:
             f"(where) => {{ const monitor = document.querySelector(where).monitor; return {expression}; }}", where
         )
 
+    def export(self, place: Locator, folder: Path) -> Path:
+        """Press *Export* there; return the file that was downloaded."""
+        with self.page.expect_download(timeout=60_000) as download:
+            place.get_by_role("button", name="Export").click()
+        target = folder / download.value.suggested_filename
+        download.value.save_as(target)
+        return target
+
     def close(self) -> None:
         self.context.close()
+
+    def __enter__(self) -> Lab:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()

@@ -108,8 +108,7 @@ def scale(browser: Browser, root: Path, target: Path) -> None:
 
     with large_machine(root, 256, 8) as running:
         for theme in THEMES:
-            lab = Lab(browser, running, width=1500, height=1300, dark=theme == "dark")
-            try:
+            with Lab(browser, running, width=1500, height=1300, dark=theme == "dark") as lab:
                 lab.open(running.notebook(f"scale-{theme}.ipynb", "%load_ext kernel_monitor\n%monitor", BUSY, SHOW_ALL))
                 lab.command("application:toggle-left-area")
                 lab.run_cell(0)
@@ -119,19 +118,13 @@ def scale(browser: Browser, root: Path, target: Path) -> None:
                 lab.dashboard(CELL).screenshot(path=target / f"scale-{theme}.png")
                 lab.wait_for_idle()
                 lab.run_cell(2)
-                lab.page.wait_for_function(
-                    "(cell) => document.querySelector(cell).monitor.document?.get_model_by_name('gpu-pcie')",
-                    arg=CELL,
-                    timeout=90_000,
-                )
+                lab.until(CELL, "monitor.document?.get_model_by_name('gpu-pcie')", seconds=90)
                 # What is not on the screen is not drawn.
                 lab.page.set_viewport_size({"width": 1500, "height": 4000})
                 lab.page.evaluate("(cell) => document.querySelector(cell).scrollIntoView()", CELL)
                 time.sleep(8)
                 lab.dashboard(CELL).screenshot(path=target / f"charts-{theme}.png")
-                lab.page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
-            finally:
-                lab.close()
+                lab.shut_down()
 
 
 def ranks(browser: Browser, root: Path, target: Path) -> None:
@@ -144,8 +137,7 @@ def ranks(browser: Browser, root: Path, target: Path) -> None:
             out = running.root / f"out-{theme}"
             out.mkdir()
             (out / "go").touch()
-            lab = Lab(browser, running, width=1500, height=1240, dark=theme == "dark")
-            try:
+            with Lab(browser, running, width=1500, height=1240, dark=theme == "dark") as lab:
                 job = RANKS.format(out=out.name)
                 lab.open(running.notebook(f"ranks-{theme}.ipynb", "%load_ext kernel_monitor\n%monitor", job))
                 lab.command("application:toggle-left-area")
@@ -162,9 +154,7 @@ def ranks(browser: Browser, root: Path, target: Path) -> None:
                 lab.page.screenshot(path=target / f"ranks-{theme}.png")
                 (out / "enough").touch()
                 lab.wait_for_idle()
-                lab.page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
-            finally:
-                lab.close()
+                lab.shut_down()
 
 
 def _whole(page: Page, path: Path) -> None:
@@ -207,8 +197,7 @@ def reports(browser: Browser, root: Path, target: Path) -> None:
 
 
 def _one_theme(browser: Browser, running: Server, root: Path, target: Path, theme: str) -> None:
-    lab = Lab(browser, running, width=1680, height=1080, dark=theme == "dark")
-    try:
+    with Lab(browser, running, width=1680, height=1080, dark=theme == "dark") as lab:
         path = running.notebook(f"train-{theme}.ipynb", SETUP, TRAIN, "%monitor open")
         lab.open(path)
         lab.command("application:toggle-left-area")
@@ -250,15 +239,12 @@ def _one_theme(browser: Browser, running: Server, root: Path, target: Path, them
             _whole(page, target / f"report-{theme}-{kind}.png")
             page.close()
         _recorded(lab, target, theme)
-        lab.page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
-    finally:
-        lab.close()
+        lab.shut_down()
 
 
 def _one_verdict(browser: Browser, running: Server, root: Path, target: Path, theme: str) -> None:
-    lab = Lab(browser, running, width=1680, height=1300, dark=theme == "dark")
     enough = root / f"enough-{theme}"
-    try:
+    with Lab(browser, running, width=1680, height=1300, dark=theme == "dark") as lab:
         cells = (HEAVY_SETUP.format(root="images"), HEAVY_LOOP.format(enough=str(enough)))
         lab.open(running.notebook(f"verdict-{theme}.ipynb", *cells))
         lab.command("application:toggle-left-area")
@@ -299,9 +285,7 @@ def _one_verdict(browser: Browser, running: Server, root: Path, target: Path, th
         sidebar.screenshot(path=target / f"verdict-{theme}-narrow.png")
         enough.touch()
         lab.wait_for_idle()
-        lab.page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
-    finally:
-        lab.close()
+        lab.shut_down()
 
 
 def _recorded(lab: Lab, target: Path, theme: str) -> None:

@@ -20,7 +20,7 @@ from playwright.sync_api import Browser, expect
 from kernel_monitor.analysis.changes import figure, percent
 from tests.loaders.conftest import make_folder
 
-from .lab import CELL, SIDEBAR, Lab
+from .lab import CELL, IMPORTS, SHOW, SIDEBAR, Lab
 from .test_ranks import LAUNCHER, SWITCHING
 from .test_report import opened
 
@@ -39,17 +39,10 @@ import json
 from kernel_monitor.analysis import analyse
 snapshot = monitor.snapshot()
 print("FACTS" + json.dumps({"analysis": analyse(snapshot).to_json(), "loaders": snapshot.loaders}, default=str))"""
-TRAINING = """\
-%load_ext kernel_monitor
-import time, torch
-from torch.utils.data import DataLoader
-from torchvision import transforms
-from torchvision.datasets import ImageFolder
-from kernel_monitor import monitor, switchable
-
+TRAINING = f"""{IMPORTS}
 torch.set_num_threads(1)
 crop = transforms.Compose([transforms.RandomResizedCrop(64), transforms.RandomHorizontalFlip(), transforms.ToTensor()])
-train = switchable(DataLoader(ImageFolder({root!r}, crop), batch_size=8, shuffle=True, num_workers=1), name="train")
+train = switchable(DataLoader(ImageFolder({{root!r}}, crop), batch_size=8, shuffle=True, num_workers=1), name="train")
 model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 5, 4), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1),
                             torch.nn.Flatten(), torch.nn.Linear(8, 3))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -64,7 +57,7 @@ def one_epoch():
 
 def evaluate(loader):
     return sum(len(labels) for _, labels in loader)  # it only counts
-%monitor"""
+{SHOW}"""
 LOOP = """\
 whole = transforms.Compose([transforms.Resize((64, 64)), transforms.ToTensor()])
 others = [switchable(DataLoader(ImageFolder({root!r}, whole), batch_size=8), name="val")][: {others}]
@@ -116,6 +109,10 @@ class Session:
                     yield f"{place}: …{match.string[max(0, match.start() - 60) : match.end() + 40]}…", match.groups()
 
 
+def plain(number: str) -> float:
+    return float(number.replace(",", ""))
+
+
 def check(session: Session) -> None:
     """Fail on any figure that is none of the session's, or that another place says otherwise."""
     segments, changes = session.segments, session.facts["analysis"]["changes"]
@@ -138,7 +135,7 @@ def check(session: Session) -> None:
             wrong.append(said)
     times = {figure(segment["step"]): segment for segment in segments}
     for said, (part, step) in session.found(PARTS_OF_STEP):
-        if step not in times or float(part.replace(",", "")) > float(step.replace(",", "")):
+        if step not in times or plain(part) > plain(step):
             wrong.append(said)
     shares = {percent(segment["wait"] / segment["step"]) for segment in segments}
     wrong += [said for said, (share,) in session.found(OF_EACH_STEP) if share not in shares]
@@ -196,14 +193,7 @@ def reported(browser: Browser, report: Path) -> list[str]:
 
 def run_to(lab: Lab, cell: int, word: str, seconds: float = 240) -> None:
     """Wait until a cell has printed something and the kernel is idle."""
-    lab.page.wait_for_function(
-        """([cell, word]) => {
-            const output = document.querySelectorAll('.jp-CodeCell')[cell].querySelector('.jp-OutputArea');
-            return output?.textContent.includes(word) || output?.querySelector('[data-mime-type*=stderr]');
-        }""",
-        arg=[cell, word],
-        timeout=1e3 * seconds,
-    )
+    lab.wait_printed(cell, word, seconds)
     lab.wait_for_idle(seconds)
     assert word in lab.output(cell)
 
@@ -211,15 +201,8 @@ def run_to(lab: Lab, cell: int, word: str, seconds: float = 240) -> None:
 @pytest.mark.parametrize("others", [0, 1], ids=["one-loader", "two-loaders"])
 def test_no_two_figures_disagree(new_lab: Lab, browser: Browser, tmp_path: Path, others: int) -> None:
     root, report = str(make_folder(tmp_path / "photos", 400)), tmp_path / "run.html"
-    cells = (
-        TRAINING.format(root=root),
-        LOOP.format(root=root, others=others),
-        IN_ANSWERS.format(report=report),
-        FACTS,
-    )
-    new_lab.open(new_lab.server.notebook(f"agreement-{others}.ipynb", *cells))
-    new_lab.run_cell(0)
-    new_lab.wait_running(CELL)
+    cells = (TRAINING.format(root=root), LOOP.format(root=root, others=others), IN_ANSWERS.format(report=report), FACTS)
+    new_lab.show(*cells)
     new_lab.wait_for_idle()
     for cell, word in enumerate(("counted", "run.html", "FACTS"), 1):
         new_lab.run_cell(cell)
@@ -264,16 +247,8 @@ def test_a_job_of_two_ranks_has_one_engine_and_one_count(new_lab: Lab, browser: 
     out.mkdir()
     (out / "go").touch()
     job = LAUNCHER + SWITCHING.format(root=ROOT, photos=photos, out=out)
-    cells = (
-        "%load_ext kernel_monitor\nfrom kernel_monitor import monitor\n%monitor",
-        job,
-        IN_ANSWERS.format(report=report),
-    )
-    new_lab.open(new_lab.server.notebook("ranks-agreement.ipynb", *cells))
-    new_lab.run_cell(0)
-    new_lab.wait_running(CELL)
+    dashboard = new_lab.show(f"from kernel_monitor import monitor\n{SHOW}", job, IN_ANSWERS.format(report=report))
     new_lab.run_cell(1)
-    dashboard = new_lab.dashboard(CELL)
     engines = dashboard.get_by_role("radiogroup", name="Loader train · job 1")
     dali = engines.get_by_role("radio", name="dali-cpu", exact=True)
     expect(dashboard.get_by_text("torchvision on 2 ranks")).to_be_visible(timeout=90_000)
@@ -295,10 +270,6 @@ def test_a_job_of_two_ranks_has_one_engine_and_one_count(new_lab: Lab, browser: 
     # Each rank has 50 of the 99 samples, in batches of 8; one comes twice, as padding.
     wrong = [text for text, pair in session.found(SAMPLES) if pair not in (("100", "100"), ("99", "99"))]
     wrong += [text for text, pair in session.found(BATCHES) if pair not in (("7", "7"), ("14", "14"))]
-    wrong += [
-        text
-        for text, (part, step) in session.found(PARTS_OF_STEP)
-        if float(part.replace(",", "")) > float(step.replace(",", ""))
-    ]
+    wrong += [text for text, pair in session.found(PARTS_OF_STEP) if plain(pair[0]) > plain(pair[1])]
     assert wrong == [], "\n".join(wrong)
     assert new_lab.errors == []

@@ -7,29 +7,11 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Locator, expect
 
-from .lab import CELL, Lab, server
-
-SHOW = "%load_ext kernel_monitor\n%monitor"
-LOADER = """
-from torch.utils.data import DataLoader
-from torchvision import transforms
-from torchvision.datasets import ImageFolder
-from kernel_monitor import switchable
-transform = transforms.Compose([transforms.RandomResizedCrop(64), transforms.ToTensor()])
-loader = switchable(DataLoader(ImageFolder({root!r}, transform), batch_size=8, num_workers=0))
-"""
+from .lab import CELL, IMPORTS, LOADER, SHOW, Lab, server
 
 
 def test_without_a_gpu_nvml_says_why(lab: Lab) -> None:
-    lab.open(
-        lab.server.notebook(
-            "nogpu.ipynb",
-            SHOW,
-            "import pynvml\ntry:\n    pynvml.nvmlInit()\nexcept pynvml.NVMLError as e:\n    print(e)",
-        )
-    )
-    lab.run_cell(0)
-    lab.wait_running(CELL)
+    lab.show(SHOW, "import pynvml\ntry:\n    pynvml.nvmlInit()\nexcept pynvml.NVMLError as e:\n    print(e)")
     lab.run_cell(1)
     lab.page.wait_for_function(
         "() => document.querySelectorAll('.jp-CodeCell')[1].querySelector('.jp-OutputArea-output')"
@@ -45,15 +27,9 @@ def test_without_a_gpu_nvml_says_why(lab: Lab) -> None:
 
 
 def test_pixels_show_the_newest_value(lab: Lab) -> None:
-    lab.open(
-        lab.server.notebook(
-            "pixels.ipynb", SHOW, "import time\nuntil = time.monotonic() + 6\nwhile time.monotonic() < until: pass"
-        )
-    )
-    lab.run_cell(0)
-    lab.wait_running(CELL)
+    lab.show(SHOW, "import time\nuntil = time.monotonic() + 6\nwhile time.monotonic() < until: pass")
     lab.run_cell(1)
-    time.sleep(3)
+    lab.until(CELL, "monitor.feed.drawn.seq > argument + 20", lab.monitor(CELL, "monitor.feed.drawn.seq"))
     colours = _painted(lab)
     assert any(colours)  # where other tests fill every core, all cells have one colour
     drawn = lab.monitor(CELL, "monitor.newestTileColumn('cpu')")
@@ -98,10 +74,7 @@ def _painted(lab: Lab) -> list[list[int]]:
 
 
 def test_keyboard(lab: Lab, images: Path) -> None:
-    lab.open(lab.server.notebook("keyboard.ipynb", LOADER.format(root=str(images)) + SHOW))
-    lab.run_cell(0)
-    lab.wait_running(CELL)
-    group = lab.dashboard().get_by_role("radiogroup", name="Loader")
+    group = lab.show(LOADER.format(root=str(images)) + SHOW).get_by_role("radiogroup", name="Loader")
     torchvision = group.get_by_role("radio", name="torchvision", exact=True)
     expect(torchvision).to_be_checked()
     gpu = group.get_by_role("radio", name="dali-gpu", exact=True)
@@ -132,9 +105,7 @@ def test_charts_go_on_while_a_loader_is_made_in_a_saturated_loop(lab: Lab, image
     """The document with the new loader takes seconds to be made beside it."""
     made = LOADER.format(root=str(images))
     imports = "import torch, torchvision\nfrom kernel_monitor import switchable"
-    lab.open(lab.server.notebook("saturated.ipynb", SHOW, imports, SATURATED + made + "work(until)"))
-    lab.run_cell(0)
-    lab.wait_running(CELL)
+    lab.show(SHOW, imports, SATURATED + made + "work(until)")
     lab.run_cell(1)
     lab.wait_for_idle()
     before = lab.monitor(CELL, "monitor.schema.version")
@@ -169,62 +140,46 @@ def test_charts_go_on_while_a_loader_is_made_in_a_saturated_loop(lab: Lab, image
 def test_two_loaders_with_hostile_names(lab: Lab, images: Path) -> None:
     name = '<img src=x onerror="window.hacked=1">$$x$$</script>'
     second = f"\nother = switchable(DataLoader(ImageFolder({str(images)!r}, transform), batch_size=8), name={name!r})\n"
-    lab.open(lab.server.notebook("hostile.ipynb", LOADER.format(root=str(images)) + second + SHOW))
-    lab.run_cell(0)
-    lab.wait_running(CELL)
-    groups = lab.dashboard().get_by_role("radiogroup")
+    cell = lab.show(LOADER.format(root=str(images)) + second + SHOW)
+    groups = cell.get_by_role("radiogroup")
     expect(groups).to_have_count(1)
-    lab.dashboard().get_by_role("button", name=name).click()
+    cell.get_by_role("button", name=name).click()
     expect(groups).to_have_count(2)
-    lab.dashboard().get_by_role("radiogroup", name=name).get_by_role("radio", name="dali-cpu", exact=True).click()
-    expect(lab.dashboard()).to_contain_text(name)
-    expect(lab.dashboard().locator("img:not([role])")).to_have_count(0)
+    cell.get_by_role("radiogroup", name=name).get_by_role("radio", name="dali-cpu", exact=True).click()
+    expect(cell).to_contain_text(name)
+    expect(cell.locator("img:not([role])")).to_have_count(0)
     assert lab.page.evaluate("() => window.hacked") is None
 
 
 def test_export_downloads_while_the_cell_runs(lab: Lab, tmp_path: Path) -> None:
-    lab.open(lab.server.notebook("export.ipynb", SHOW, "import time\nfor _ in range(300): time.sleep(0.1)"))
-    lab.run_cell(0)
-    lab.wait_running(CELL)
+    cell = lab.show(SHOW, "import time\nfor _ in range(300): time.sleep(0.1)")
     lab.run_cell(1)
-    time.sleep(2)
-    for where in (lab.dashboard(), lab.open_sidebar()):
-        with lab.page.expect_download(timeout=60_000) as download:
-            where.get_by_role("button", name="Export").click()
-        target = tmp_path / download.value.suggested_filename
-        download.value.save_as(target)
+    lab.wait_for_busy()
+    for where in (cell, lab.open_sidebar()):
+        target = lab.export(where, tmp_path)
         assert target.suffix == ".html"
         assert "Content-Security-Policy" in target.read_text()
     assert lab.status() == "busy"
 
 
 def test_notebook_7(browser: Browser, tmp_path: Path) -> None:
-    with server(tmp_path, "notebook") as running:
-        lab = Lab(browser, running)
-        try:
-            lab.open(running.notebook("seven.ipynb", SHOW), tree="notebooks")
-            lab.run_cell(0)
-            lab.wait_running(CELL, 90)
-            before = lab.monitor(CELL, "monitor.stats.received")
-            time.sleep(2)
-            assert lab.monitor(CELL, "monitor.stats.received") >= before + 15
-            assert lab.dashboard().get_by_role("button", name="Stop").is_visible()
-        finally:
-            lab.close()
+    with server(tmp_path, "notebook") as running, Lab(browser, running) as lab:
+        lab.open(running.notebook("seven.ipynb", SHOW), tree="notebooks")
+        lab.run_cell(0)
+        lab.wait_running(CELL, 90)
+        before = lab.monitor(CELL, "monitor.stats.received")
+        time.sleep(2)
+        assert lab.monitor(CELL, "monitor.stats.received") >= before + 15
+        assert lab.dashboard().get_by_role("button", name="Stop").is_visible()
 
 
-STEERED = """
-import os, time
-from torch.utils.data import DataLoader
-from torchvision import transforms
-from torchvision.datasets import ImageFolder
-from kernel_monitor import switchable
+STEERED = f"""{IMPORTS}
 transform = transforms.Compose([transforms.RandomResizedCrop(64), transforms.ToTensor()])
-data = ImageFolder({root!r}, transform)
+data = ImageFolder({{root!r}}, transform)
 data.samples = data.samples[:480]
-with open({broken!r}, "wb") as file:
+with open({{broken!r}}, "wb") as file:
     file.write(b"no image")
-data.samples[100] = ({broken!r}, 100)
+data.samples[100] = ({{broken!r}}, 100)
 loader = switchable(DataLoader(data, batch_size=8, num_workers=1), name="train", on_error="skip")
 """
 STEERED_LOOP = """
@@ -252,10 +207,7 @@ def test_knobs_and_synthetic_while_the_cell_runs(lab: Lab, images: Path, tmp_pat
     go, over, broken = tmp_path / "go", tmp_path / "over", tmp_path / "<i>broken.jpg"
     setup = STEERED.format(root=str(images), broken=str(broken)) + SHOW
     loop = STEERED_LOOP.format(go=str(go), over=str(over))
-    lab.open(lab.server.notebook("steered.ipynb", setup, loop, "print(loader.knobs)"))
-    lab.run_cell(0)
-    lab.wait_running(CELL)
-    cell = lab.dashboard()
+    cell = lab.show(setup, loop, "print(loader.knobs)")
     lab.run_cell(1)
     expect(cell.locator(".km-counter")).to_contain_text("1 skipped", timeout=90_000)
     cell.locator(".km-skips summary").click()
@@ -290,9 +242,7 @@ def test_knobs_and_synthetic_while_the_cell_runs(lab: Lab, images: Path, tmp_pat
     expect(synthetic).to_be_checked()
     go.touch()
     expect(cell.locator(".km-counter")).to_contain_text("replaced by synthetic", timeout=60_000)
-    lab.page.wait_for_function(
-        "(where) => document.querySelector(where).monitor.sourceData('bands')?.label?.[0] === 'synthetic'", arg=CELL
-    )
+    lab.until(CELL, "monitor.sourceData('bands')?.label?.[0] === 'synthetic'")
     left, right = lab.monitor(CELL, "['left', 'right'].map((side) => monitor.sourceData('bands')[side][0])")
     events = lab.monitor(CELL, "monitor.feed.events")
     (switch,) = [event for event in events if event["kind"] == "switch"]

@@ -13,8 +13,7 @@ from playwright.sync_api import Browser, expect
 from kernel_monitor.views.heatmap import tall_row
 
 from .accessibility import serious
-from .lab import CELL, SIDEBAR, Lab, Server
-from .test_dashboard import LOADER, SHOW
+from .lab import CELL, LOADER, SHOW, SIDEBAR, Lab, Server
 
 TRAIN = """
 import time
@@ -84,8 +83,7 @@ while True:
 @pytest.fixture(scope="module")
 def running(browser: Browser, lab_server: Server, images: Path) -> Iterator[Lab]:
     """A loop that waits for its data, its dashboard on the screen, nothing opened before."""
-    lab = Lab(browser, lab_server, width=1280, height=800, tools=False)
-    try:
+    with Lab(browser, lab_server, width=1280, height=800, tools=False) as lab:
         cells = (LOADER.format(root=str(images)), SHOW, TRAIN)
         lab.open(lab_server.notebook("layout.ipynb", *cells))
         lab.command("application:toggle-left-area")
@@ -96,9 +94,7 @@ def running(browser: Browser, lab_server: Server, images: Path) -> Iterator[Lab]
         lab.run_cell(2)
         expect(lab.dashboard(CELL).locator(".km-verdict")).not_to_contain_text("No verdict yet", timeout=60_000)
         yield lab
-        lab.page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
-    finally:
-        lab.close()
+        lab.shut_down()
 
 
 def _places(lab: Lab, where: str, frame: str) -> dict[str, Any]:
@@ -234,9 +230,8 @@ def test_it_stays_readable(running: Lab, how: str) -> None:
 def test_of_two_loaders_one_is_large_and_the_charts_are_on_the_first_screen(
     browser: Browser, lab_server: Server, images: Path
 ) -> None:
-    lab = Lab(browser, lab_server, tools=False)
     root = str(images)
-    try:
+    with Lab(browser, lab_server, tools=False) as lab:
         cells = (LOADER.format(root=root) + TWO.format(root=root), SHOW, TURNS)
         lab.open(lab_server.notebook("two-loaders.ipynb", *cells))
         lab.run_cell(0)
@@ -263,8 +258,6 @@ def test_of_two_loaders_one_is_large_and_the_charts_are_on_the_first_screen(
         expect(line).to_have_attribute("aria-expanded", "false")
         expect(sidebar.get_by_role("radiogroup")).to_have_count(1)
         assert lab.errors == []
-    finally:
-        lab.close()
         lab_server.end_kernels()
 
 

@@ -43,13 +43,8 @@ LEAVE = 'processes["rack-b"].kill()'
 
 def _wait_for_rows(lab: Lab, where: str) -> None:
     """Until the heatmap of other machines is drawn from values."""
-    lab.page.wait_for_function(
-        """(where) => {
-            const newest = document.querySelector(where)?.monitor?.newestTileColumn('nodes');
-            return newest?.length === 2 * navigator.hardwareConcurrency && newest.every(cell => cell <= 100);
-        }""",
-        arg=where,
-    )
+    newest = "monitor.newestTileColumn('nodes')"
+    lab.until(where, f"{newest}?.length === 2 * navigator.hardwareConcurrency && {newest}.every((cell) => cell <= 100)")
 
 
 def test_rows_of_other_machines_appear_in_cell_and_sidebar_and_stay_when_one_goes(lab: Lab) -> None:
@@ -68,13 +63,7 @@ def test_rows_of_other_machines_appear_in_cell_and_sidebar_and_stay_when_one_goe
         _wait_for_rows(lab, where)
         expect(dashboard.get_by_text("rack-b").first).to_be_visible()  # in the key of the lines
         dashboard.get_by_text("CPU machines: batches/s").evaluate(TO_THE_MIDDLE)
-        lab.page.wait_for_function(
-            """(where) => {
-                const values = document.querySelector(where).monitor.sourceData('nodes-batches-means');
-                return Array.from(values?.y1 ?? []).some(value => value > 1);
-            }""",
-            arg=where,
-        )
+        lab.until(where, "Array.from(monitor.sourceData('nodes-batches-means')?.y1 ?? []).some((value) => value > 1)")
     lab.run_cell(2)
     for where in (CELL, SIDEBAR):
         expect(lab.dashboard(where).get_by_text(re.compile("rack-b is gone: rack-b answers no more"))).to_be_visible()

@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 from tests.loaders.conftest import make_folder
 
-from .lab import CELL, Lab
+from .lab import CELL, SHOW, Lab
 
 ROOT = Path(__file__).parents[2]
 LAUNCHER = """\
@@ -31,11 +31,7 @@ CLOSE = "job.stdin.close(); job.wait()"
 
 
 def test_ranks_appear_in_the_cell_with_the_slow_one_named_and_stay_when_they_end(lab: Lab) -> None:
-    setup = "%load_ext kernel_monitor\n%monitor"
-    lab.open(lab.server.notebook("ranks.ipynb", setup, LAUNCHER + TORCHRUN.format(root=ROOT), END))
-    lab.run_cell(0)
-    lab.wait_running(CELL)
-    dashboard = lab.dashboard(CELL)
+    dashboard = lab.show(SHOW, LAUNCHER + TORCHRUN.format(root=ROOT), END)
     expect(dashboard.get_by_text("Ranks:", exact=False)).to_have_count(0)
     lab.run_cell(1)
     slow = dashboard.get_by_role("status", name="Slow ranks")
@@ -44,13 +40,8 @@ def test_ranks_appear_in_the_cell_with_the_slow_one_named_and_stay_when_they_end
     )
     expect(dashboard.get_by_text("Ranks: wait for data, % of the step")).to_be_visible()
     # The lowest row is the last rank's.
-    lab.page.wait_for_function(
-        """(where) => {
-            const [slow, fast] = document.querySelector(where)?.monitor?.newestTileColumn('ranks-wait_percent') ?? [];
-            return slow > 30 && slow <= 100 && fast < 30;
-        }""",
-        arg=CELL,
-    )
+    rows = "monitor.newestTileColumn('ranks-wait_percent') ?? []"
+    lab.until(CELL, f"(([slow, fast]) => slow > 30 && slow <= 100 && fast < 30)({rows})")
     lab.run_cell(2)
     expect(dashboard.get_by_text("ranks 0, 1: its process has ended", exact=False)).to_be_visible(timeout=90_000)
     expect(slow).to_be_hidden()
@@ -67,16 +58,9 @@ def test_one_click_switches_all_ranks_while_their_cell_runs(lab: Lab, tmp_path: 
     photos, out = make_folder(tmp_path / "photos", 99), tmp_path / "out"
     out.mkdir()
     (out / "go").touch()
-    setup = "%load_ext kernel_monitor\n%monitor"
-    lab.open(
-        lab.server.notebook(
-            "switch.ipynb", setup, LAUNCHER + SWITCHING.format(root=ROOT, photos=photos, out=out), "print(status)"
-        )
-    )
-    lab.run_cell(0)
-    lab.wait_running(CELL)
+    job = LAUNCHER + SWITCHING.format(root=ROOT, photos=photos, out=out)
+    dashboard = lab.show(SHOW, job, "print(status)")
     lab.run_cell(1)
-    dashboard = lab.dashboard(CELL)
     engine = dashboard.get_by_role("radiogroup", name="Loader train · job 1").get_by_role("radio", name="dali-cpu")
     expect(dashboard.get_by_text("torchvision on 2 ranks")).to_be_visible(timeout=90_000)
     engine.click()
@@ -99,40 +83,29 @@ folder = monitor.live_session.ranks.server.folder
 shape = ["--hosts", "2", "--ranks", "2", "--cores", "40", "--gpus", "2"]
 job = subprocess.Popen([sys.executable, "-m", "benchmarks.rank_replay", folder, *shape], cwd="{root}",
                        stdin=subprocess.PIPE)"""
-ROWS = (
-    "(where) => document.querySelector(where)?.monitor?.newestTileColumn('nodes')?.filter(cell => cell <= 100).length"
-)
+ROWS = "monitor.newestTileColumn('nodes')?.filter((cell) => cell <= 100).length"
 
 
 def test_hosts_are_folded_into_a_row_each_and_unfolded_by_keyboard(lab: Lab) -> None:
-    lab.open(lab.server.notebook("hosts.ipynb", "%load_ext kernel_monitor\n%monitor", REPLAY.format(root=ROOT), CLOSE))
-    lab.run_cell(0)
-    lab.wait_running(CELL)
+    dashboard = lab.show(SHOW, REPLAY.format(root=ROOT), CLOSE)
     lab.run_cell(1)
-    dashboard = lab.dashboard(CELL)
     machines = dashboard.get_by_role("group", name="Machines")
     first = machines.get_by_role("button", name="Cores of gpu-node-01")
     expect(first).to_have_attribute("aria-expanded", "false")
     # The mean of the cores and that of the GPUs of each.
-    lab.page.wait_for_function(f"(where) => ({ROWS})(where) === 4", arg=CELL)
+    lab.until(CELL, f"{ROWS} === 4")
     first.focus()
     lab.page.keyboard.press("Enter")
     expect(first).to_have_attribute("aria-expanded", "true")
-    lab.page.wait_for_function(f"(where) => ({ROWS})(where) === 2 + 40 + 2", arg=CELL)
+    lab.until(CELL, f"{ROWS} === 2 + 40 + 2")
     expect(machines.get_by_role("button", name="Cores of gpu-node-02")).to_have_attribute("aria-expanded", "false")
     expect(first).to_be_focused()
     for text in ("Ranks: phases of the slowest and the median rank, ms", "clocks of the hosts agree to ± 0.5 ms"):
         expect(dashboard.get_by_text(text, exact=False)).to_be_visible()
     dashboard.get_by_text("Median rank").scroll_into_view_if_needed()  # what is out of sight is not drawn
     # The parts of a step stand on each other, up to the step of 20 ms.
-    lab.page.wait_for_function(
-        """(where) => {
-            const parts = document.querySelector(where).monitor.sourceData('ranks-1-slowest-stack');
-            const top = parts.y5?.at(-1);
-            return parts.beside?.at(-1) >= 0 && Math.abs(top - 20) < 0.5;
-        }""",
-        arg=CELL,
-    )
+    parts = "monitor.sourceData('ranks-1-slowest-stack')"
+    lab.until(CELL, f"{parts}.beside?.at(-1) >= 0 && Math.abs({parts}.y5?.at(-1) - 20) < 0.5")
     lab.run_cell(2)
     expect(dashboard.get_by_text("gpu-node-02 is gone: its ranks have ended", exact=False)).to_be_visible()
     assert lab.errors == []

@@ -8,24 +8,21 @@ from pathlib import Path
 
 from playwright.sync_api import Locator, expect
 
-from .lab import CELL, SIDEBAR, Lab
+from .lab import CELL, SIDEBAR, START, Lab
 
-START = "%load_ext kernel_monitor\n%monitor start"
 DIE = "import os, time\ntime.sleep(1)\nos.kill(os.getpid(), 9)"
+ENOUGH = f"""{START}
+import time
+from kernel_monitor import monitor
+while monitor.store.last_seq < 30: time.sleep(0.1)"""
 TAB = ".km-recorded .km-dashboard"
-
-
-def _drawn(lab: Lab, where: str) -> None:
-    lab.page.wait_for_function(
-        "(where) => document.querySelector(where)?.monitor?.feed?.drawn", arg=where, timeout=60_000
-    )
 
 
 def _is_a_picture(lab: Lab, where: str) -> Locator:
     """Labelled as recorded, nothing to steer, everything of the session in view; and no frame arrives."""
     shown = lab.page.locator(where).first
     expect(shown.get_by_role("status").first).to_contain_text(re.compile(r"^Recorded \d{4}-\d\d-\d\d \d\d:\d\d, .* s"))
-    _drawn(lab, where)
+    lab.until(where, "monitor.feed?.drawn")
     for name in ("Start", "Stop", "Charts"):
         expect(shown.get_by_role("button", name=name, exact=True)).to_have_count(0)
     expect(shown.get_by_role("radiogroup")).to_have_count(0)
@@ -42,13 +39,11 @@ def _is_a_picture(lab: Lab, where: str) -> Locator:
 
 
 def test_after_a_death_the_recording_is_offered_and_opens(lab: Lab, tmp_path: Path) -> None:
-    lab.open(lab.server.notebook("dies.ipynb", START, "x = 1", DIE))
-    lab.run_cell(0)
-    sidebar = lab.open_sidebar()
-    lab.wait_running(SIDEBAR)
+    lab.show(START, DIE, where=SIDEBAR)
+    sidebar = lab.page.locator(".km-sidebar")
     session = lab.monitor(SIDEBAR, "monitor.source.session")
-    time.sleep(2)
-    lab.run_cell(2)
+    lab.until(SIDEBAR, "monitor.stats.received > 25")
+    lab.run_cell(1)
     expect(sidebar.get_by_role("status").first).to_contain_text("died", timeout=60_000)
     _dismiss(lab)
     lab.wait_for_idle()
@@ -60,12 +55,7 @@ def test_after_a_death_the_recording_is_offered_and_opens(lab: Lab, tmp_path: Pa
     assert lab.monitor(TAB, "monitor.source.session") == session
     assert lab.monitor(TAB, "monitor.source.recorded.seconds") > 2
 
-    # A shorter segment of it, and all again.
-    with lab.page.expect_download(timeout=60_000) as download:
-        tab.get_by_role("button", name="Export").click()
-    target = tmp_path / download.value.suggested_filename
-    download.value.save_as(target)
-    assert "recorded" in target.read_text().lower()
+    assert "recorded" in lab.export(tab, tmp_path).read_text().lower()
 
 
 def _dismiss(lab: Lab) -> None:
@@ -78,11 +68,8 @@ def _dismiss(lab: Lab) -> None:
 
 
 def test_from_the_palette(lab: Lab) -> None:
-    lab.open(lab.server.notebook("listed.ipynb", START, "%monitor stop", "1"))
-    lab.run_cell(0)
-    lab.open_sidebar()
-    lab.wait_running(SIDEBAR)
-    time.sleep(2)
+    lab.show(START, "%monitor stop", where=SIDEBAR)
+    lab.until(SIDEBAR, "monitor.stats.received > 25")
     lab.run_cell(1)
     expect(lab.page.locator(SIDEBAR).get_by_role("button", name="Start", exact=True)).to_be_enabled()
     lab.command("kernel-monitor:open-recorded")
@@ -108,14 +95,7 @@ def _drag(lab: Lab, cell: Locator) -> None:
 
 
 def test_in_a_cell_while_it_is_still_recorded(lab: Lab) -> None:
-    lab.open(
-        lab.server.notebook(
-            "replayed.ipynb",
-            START + "\nimport time; time.sleep(3)",
-            "%monitor open",
-            "for _ in range(300): time.sleep(0.1)",
-        )
-    )
+    lab.open(lab.server.notebook("replayed.ipynb", ENOUGH, "%monitor open", "for _ in range(300): time.sleep(0.1)"))
     lab.run_cell(0)
     lab.wait_for_idle()
     lab.run_cell(1)
@@ -130,9 +110,7 @@ def test_in_a_cell_while_it_is_still_recorded(lab: Lab) -> None:
         time.sleep(2)
         cell.get_by_role("button", name="Reload").click()
         expect(cell.get_by_role("button", name="Reload")).to_be_enabled()
-    lab.page.wait_for_function(  # the new charts: those before end at about `before`
-        "([where, before]) => document.querySelector(where).monitor.feed?.drawn?.time > before + 1", arg=[CELL, before]
-    )
+    lab.until(CELL, "monitor.feed?.drawn?.time > argument + 1", before)  # the new charts: the old end at about `before`
     assert lab.status() == "busy"
     # Pan: the charts stay where a person put them.
     start = lab.monitor(CELL, "monitor.document.get_model_by_name('time').start")
@@ -142,9 +120,5 @@ def test_in_a_cell_while_it_is_still_recorded(lab: Lab) -> None:
         _drag(lab, cell)  # again where the page is still being laid out, so that it went beside the chart
         time.sleep(1)
     cell.get_by_role("button", name="All").click()
-    lab.page.wait_for_function(
-        "([where, start]) => Math.abs(document.querySelector(where).monitor.document"
-        ".get_model_by_name('time').start - start) < 1000",
-        arg=[CELL, start],
-    )
+    lab.until(CELL, "Math.abs(monitor.document.get_model_by_name('time').start - argument) < 1000", start)
     assert lab.errors == []

@@ -12,19 +12,13 @@ from playwright.sync_api import expect
 from tests.remote.running import RunningCluster
 
 from ..loaders.conftest import make_folder
-from .lab import CELL, SIDEBAR, Lab
+from .lab import CELL, IMPORTS, SHOW, SIDEBAR, Lab
 
-SETUP = """
-import os
-os.environ["RAY_ADDRESS"] = {address!r}
-%load_ext kernel_monitor
-from torch.utils.data import DataLoader
-from torchvision import transforms
-from torchvision.datasets import ImageFolder
-from kernel_monitor import switchable
+SETUP = f"""{IMPORTS}
+os.environ["RAY_ADDRESS"] = {{address!r}}
 transform = transforms.Compose([transforms.RandomResizedCrop(64), transforms.ToTensor()])
-loader = switchable(DataLoader(ImageFolder({root!r}, transform), batch_size=8, num_workers=2), name="train")
-%monitor
+loader = switchable(DataLoader(ImageFolder({{root!r}}, transform), batch_size=8, num_workers=2), name="train")
+{SHOW}
 %monitor price 37.69$+3.67
 """
 TRAIN = """

@@ -13,7 +13,7 @@ from kernel_monitor.output import write
 from kernel_monitor.report.page import render
 from tests.browser.accessibility import serious
 from tests.browser.scenes import machine, run
-from tests.browser.test_report import Seen, opened
+from tests.browser.test_report import Seen, bottom, opened
 from tests.unit.analysis.test_compare_segments import session
 from tests.unit.reports import analysis, nothing
 
@@ -69,9 +69,7 @@ def test_words_and_pictures_are_there_before_the_charts(seen: Seen) -> None:
     box = seen.page.get_by_role("img", name="Share of a step's time").first.bounding_box()
     assert box is not None
     assert box["width"] > 600
-    change = seen.page.locator("#summary .cards").bounding_box()
-    assert change is not None
-    assert change["y"] + change["height"] < 900
+    assert bottom(seen.page.locator("#summary .cards")) < 900
 
 
 def test_the_contents_and_what_is_folded_work_by_keyboard(browser: Browser, path: Path) -> None:
@@ -97,8 +95,7 @@ def test_a_screen_reader_is_told_what_the_pictures_show(browser: Browser, path: 
         assert {"Verdict", "Charts", "Percentiles", "Rules", "Cost", "How each figure was obtained"} <= set(headings)
         # A name for every region: a list of landmarks is a table of contents.
         unnamed = "(all) => all.filter((one) => !document.getElementById(one.getAttribute('aria-labelledby'))).length"
-        sections = found.page.locator("section").evaluate_all(unnamed)
-        assert sections == 0
+        assert found.page.locator("section").evaluate_all(unnamed) == 0
 
 
 def test_on_paper_it_is_light_unfolded_and_whole(browser: Browser, path: Path) -> None:
@@ -115,8 +112,7 @@ def test_on_paper_it_is_light_unfolded_and_whole(browser: Browser, path: Path) -
         assert page.locator("details:not([open])").count() == 0
         for hidden in ("#theme", ".tools", "nav", ".screen-only"):
             assert page.locator(hidden).first.is_hidden(), hidden
-        wide = found.run(WIDE)
-        assert wide == []
+        assert found.run(WIDE) == []
         box = page.locator("#charts").bounding_box()
         assert box is not None
         assert box["x"] + box["width"] <= 704
@@ -139,15 +135,11 @@ def test_it_prints(browser: Browser, path: Path, tmp_path: Path) -> None:
 def test_nothing_is_wider_than_a_narrow_screen(browser: Browser, path: Path) -> None:
     with opened(browser, path) as found:
         for width in (390, 320):
-            found.page.set_viewport_size({"width": width, "height": 800})
-            found.page.wait_for_timeout(300)
-            assert found.run("document.documentElement.scrollWidth") <= width
+            found.fits(width)
 
 
 def test_a_large_machine_has_the_same_first_screen(browser: Browser, tmp_path: Path) -> None:
     snapshot = run(machine(cores=64, sockets=2, nodes=2, gpus=8, interval=0.6), seconds=600.0)
     with opened(browser, write(tmp_path / "large.html", render(snapshot, analysis()))) as found:
-        box = found.page.locator("#summary .cards").bounding_box()
-        assert box is not None
-        assert box["y"] + box["height"] < 900
+        assert bottom(found.page.locator("#summary .cards")) < 900
         assert found.complaints == []

@@ -26,9 +26,8 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def large(browser: Browser, machine: Server) -> Iterator[Lab]:
-    lab = Lab(browser, machine, width=page.WIDTH, height=page.HEIGHT)
-    yield lab
-    lab.close()
+    with Lab(browser, machine, width=page.WIDTH, height=page.HEIGHT) as lab:
+        yield lab
 
 
 def test_costs_and_accounts(large: Lab) -> None:
@@ -55,27 +54,20 @@ def show(lab: Lab, name: str) -> None:
 
 def _painted(lab: Lab, figure: str, times: int) -> None:
     """Wait until that figure of the dashboard has been painted so many times in all."""
-    lab.page.wait_for_function(
-        """([where, name, times]) => document.querySelector(where).monitor.feed.sight.figures
-            .find((figure) => figure.model.name === name)._render_count >= times""",
-        arg=[CELL, figure, times],
+    lab.until(
+        CELL,
+        "monitor.feed.sight.figures.find((figure) => figure.model.name === argument[0])._render_count >= argument[1]",
+        [figure, times],
     )
 
 
 def test_charts_show_the_whole_machine_and_rest_out_of_sight(large: Lab) -> None:
     show(large, "rest.ipynb")
-    column = "monitor.newestTileColumn('cpu')"
-    large.page.wait_for_function(
-        f"""(where) => {{ const monitor = document.querySelector(where).monitor;
-            return {column}?.filter((value) => value < 255).length === {CORES}; }}""",
-        arg=CELL,
-    )
+    large.until(CELL, f"monitor.newestTileColumn('cpu')?.filter((value) => value < 255).length === {CORES}")
     metrics = Meter(large)
     large.page.wait_for_timeout(3000)  # the charts' own layout
     before, drawn = metrics.metrics(), large.monitor(CELL, "monitor.feed.draws.count")
-    large.page.wait_for_function(
-        "([where, drawn]) => document.querySelector(where).monitor.feed.draws.count >= drawn + 8", arg=[CELL, drawn]
-    )
+    large.until(CELL, "monitor.feed.draws.count >= argument + 8", drawn)
     after, more = metrics.metrics(), large.monitor(CELL, "monitor.feed.draws.count") - drawn
     # Left to itself, each of the figures makes the browser lay the page out anew whenever it is painted.
     layouts = (after["LayoutCount"] - before["LayoutCount"]) / more

@@ -10,22 +10,14 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Locator, expect
 
-from .lab import CELL, SIDEBAR, Lab, Server
+from .lab import CELL, SHOW, SIDEBAR, START, Lab, Server
 
-START = "%load_ext kernel_monitor\n%monitor start"
-SHOW = "%load_ext kernel_monitor\n%monitor"
 LONG = "import time\nfor _ in range(400): time.sleep(0.1)\nprint('over')"
 
 
 def _interval(lab: Lab, where: str, seconds: float) -> None:
     """The kernel measures so often, and the charts say so."""
-    lab.page.wait_for_function(
-        """([where, seconds]) => {
-            const monitor = document.querySelector(where)?.monitor;
-            return monitor?.schema?.interval === seconds && monitor.source.settings?.interval === seconds;
-        }""",
-        arg=[where, seconds],
-    )
+    lab.until(where, "monitor.schema?.interval === argument && monitor.source.settings?.interval === argument", seconds)
 
 
 def _charts(lab: Lab, where: str) -> list[str]:
@@ -37,10 +29,7 @@ def _choose(where: Locator, title: str) -> Locator:
 
 
 def test_chooser_while_a_cell_runs(lab: Lab) -> None:
-    lab.open(lab.server.notebook("chooser.ipynb", SHOW, LONG))
-    lab.run_cell(0)
-    lab.wait_running(CELL)
-    cell = lab.dashboard()
+    cell = lab.show(SHOW, LONG)
     lab.run_cell(1)
     cell.get_by_role("button", name="Charts").click()
     expect(_choose(cell, "CPU")).to_be_checked()
@@ -49,26 +38,18 @@ def test_chooser_while_a_cell_runs(lab: Lab) -> None:
     expect(counters).to_be_disabled()
     assert counters.evaluate("(el) => document.getElementById(el.getAttribute('aria-describedby')).textContent")
 
-    assert not any(name.startswith("process/") for name in _series(lab))
+    some = "monitor.schema.series.some((series) => series.name.startsWith('{}/'))"
+    assert not lab.monitor(CELL, some.format("process"))
     _choose(cell, "Processes").check()
-    lab.page.wait_for_function(
-        "(where) => document.querySelector(where).monitor.schema.series.some((s) => s.name.startsWith('process/'))",
-        arg=CELL,
-    )
+    lab.until(CELL, some.format("process"))
     expect(_choose(cell, "Processes")).to_be_checked()
     _choose(cell, "CPU").uncheck()
-    lab.page.wait_for_function(
-        "(where) => !document.querySelector(where).monitor.schema.series.some((s) => s.name.startsWith('cpu/'))",
-        arg=CELL,
-    )
+    lab.until(CELL, f"!{some.format('cpu')}")
     # The charts that stand are those of the new choice.
-    lab.page.wait_for_function(
-        """(where) => {
-            const monitor = document.querySelector(where).monitor;
-            return monitor.feed?.drawn?.values.length === monitor.schema.series.length
-                && monitor.document.get_model_by_name('cpu-tiles') === null;
-        }""",
-        arg=CELL,
+    lab.until(
+        CELL,
+        "monitor.feed?.drawn?.values.length === monitor.schema.series.length"
+        " && monitor.document.get_model_by_name('cpu-tiles') === null",
     )
 
     before = lab.monitor(CELL, "monitor.source.session")
@@ -83,15 +64,8 @@ def test_chooser_while_a_cell_runs(lab: Lab) -> None:
     assert lab.errors == []
 
 
-def _series(lab: Lab) -> list[str]:
-    return list(lab.monitor(CELL, "monitor.schema.series.map((s) => s.name)"))
-
-
 def test_recording_is_told_and_can_be_switched_off(lab: Lab) -> None:
-    lab.open(lab.server.notebook("recording.ipynb", SHOW))
-    lab.run_cell(0)
-    lab.wait_running(CELL)
-    cell = lab.dashboard()
+    cell = lab.show(SHOW)
     told = cell.locator(".km-recording")
     expect(told).to_contain_text("recording")
     expect(told).to_have_attribute("data-state", "recording")
@@ -104,10 +78,7 @@ def test_recording_is_told_and_can_be_switched_off(lab: Lab) -> None:
 
 
 def test_what_is_not_set_is_left_to_the_notebook(lab: Lab) -> None:
-    lab.open(lab.server.notebook("own.ipynb", START + " --interval 0.3 --charts cpu,memory"))
-    lab.run_cell(0)
-    lab.open_sidebar()
-    lab.wait_running(SIDEBAR)
+    lab.show(START + " --interval 0.3 --charts cpu,memory", where=SIDEBAR)
     time.sleep(1)
     _interval(lab, SIDEBAR, 0.3)
     assert _charts(lab, SIDEBAR) == ["cpu", "memory"]
@@ -126,8 +97,7 @@ def test_what_is_set_is_given_to_a_kernel_and_changes_it_while_it_runs(
     browser: Browser, lab_server: Server, set_up: Path
 ) -> None:
     set_up.write_text(json.dumps({"interval": 0.5, "charts": ["cpu", "memory"]}))
-    lab = Lab(browser, lab_server)
-    try:
+    with Lab(browser, lab_server) as lab:
         lab.open(lab_server.notebook("given.ipynb", START, LONG))
         lab.run_cell(0)
         lab.wait_for_idle()
@@ -146,8 +116,6 @@ def test_what_is_set_is_given_to_a_kernel_and_changes_it_while_it_runs(
         form.get_by_role("button", name="Restore to Defaults").click()
         _interval(lab, SIDEBAR, 0.1)
         assert _charts(lab, SIDEBAR) == ["cpu", "gpu", "images", "wait"]
-    finally:
-        lab.close()
 
 
 def test_palette_commands(lab: Lab) -> None:

@@ -10,14 +10,19 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Locator, expect
 
-from .lab import CELL, SIDEBAR, Lab, Server
+from .lab import CELL, SHOW, SIDEBAR, START, Lab, Server
 
-START = "%load_ext kernel_monitor\n%monitor start"
 LONG = "import time\nfor _ in range(200): time.sleep(0.1)\nprint('over')"
 
 
 def _start(sidebar: Locator) -> None:
     sidebar.get_by_role("button", name="Start").click()
+
+
+def _shown(lab: Lab, name: str = "") -> Locator:
+    """The sidebar of a new notebook that measures."""
+    lab.show(START, name=name, where=SIDEBAR)
+    return lab.page.locator(".km-sidebar")
 
 
 def _received(lab: Lab, where: str = SIDEBAR) -> int:
@@ -27,11 +32,7 @@ def _received(lab: Lab, where: str = SIDEBAR) -> int:
 def _flows(lab: Lab, where: str = SIDEBAR) -> None:
     """More frames arrive than had."""
     lab.wait_running(where)
-    before = _received(lab, where)
-    lab.page.wait_for_function(
-        "([where, before]) => (document.querySelector(where)?.monitor?.stats?.received ?? 0) > before + 5",
-        arg=[where, before],
-    )
+    lab.until(where, "monitor.stats.received > argument + 5", _received(lab, where))
 
 
 def test_start_in_a_notebook_that_never_loaded_the_extension(lab: Lab) -> None:
@@ -46,7 +47,7 @@ def test_start_in_the_middle_of_a_running_cell(lab: Lab) -> None:
     lab.open(lab.server.notebook("midcell.ipynb", LONG))
     sidebar = lab.open_sidebar()
     lab.run_cell(0)
-    time.sleep(1)
+    lab.wait_for_busy()
     _start(sidebar)
     _flows(lab)
     assert lab.status() == "busy"
@@ -54,12 +55,11 @@ def test_start_in_the_middle_of_a_running_cell(lab: Lab) -> None:
 
 
 def test_on_ipykernel_6_start_waits_for_the_cell_and_says_so(lab: Lab) -> None:
-    lab.open(
-        lab.server.notebook("waits.ipynb", "import time\ntime.sleep(8)\nprint('over')", kernel="python3-ipykernel6")
-    )
+    cell = "import time\ntime.sleep(8)\nprint('over')"
+    lab.open(lab.server.notebook("waits.ipynb", cell, kernel="python3-ipykernel6"))
     sidebar = lab.open_sidebar()
     lab.run_cell(0)
-    time.sleep(1)
+    lab.wait_for_busy()
     _start(sidebar)
     expect(sidebar.get_by_role("status").first).to_contain_text("wait", ignore_case=True)
     _flows(lab)
@@ -74,48 +74,42 @@ def test_it_follows_the_active_notebook(lab: Lab) -> None:
     _flows(lab)
     session = lab.monitor(SIDEBAR, "monitor.source.session")
     expect(sidebar).to_contain_text("first.ipynb")
-    lab.command("docmanager:open", {"path": second})
+    lab.bring(second)
     expect(sidebar).to_contain_text("second.ipynb")
     expect(sidebar.get_by_role("button", name="Start")).to_be_enabled()
-    lab.command("docmanager:open", {"path": first})
+    lab.bring(first)
     expect(sidebar).to_contain_text("first.ipynb")
     _flows(lab)
     assert lab.monitor(SIDEBAR, "monitor.source.session") == session
 
 
 def test_kernel_restart_then_start_again(lab: Lab) -> None:
-    lab.open(lab.server.notebook("restart.ipynb", START))
-    lab.run_cell(0)
-    sidebar = lab.open_sidebar()
-    _flows(lab)
+    sidebar = _shown(lab)
     session = lab.monitor(SIDEBAR, "monitor.source.session")
-    lab.page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
-    lab.wait_for_idle()
+    lab.restart()
     expect(sidebar.get_by_role("button", name="Start")).to_be_enabled()
     _start(sidebar)
-    lab.page.wait_for_function(
-        """([where, old]) => {
-            const session = document.querySelector(where)?.monitor?.source.session;
-            return session && session !== old;
-        }""",
-        arg=[SIDEBAR, session],
-    )
+    lab.until(SIDEBAR, "monitor.source.session && monitor.source.session !== argument", session)
     _flows(lab)
 
 
-def test_page_reload_gets_the_history(lab: Lab) -> None:
-    lab.open(lab.server.notebook("reload.ipynb", START + "\n%monitor"))
-    lab.run_cell(0)
-    lab.open_sidebar()
-    _flows(lab, CELL)
-    _flows(lab)
-    session = lab.monitor(SIDEBAR, "monitor.source.session")
-    time.sleep(2)
-    lab.command("docmanager:save")
-    time.sleep(1)
+def _reload(lab: Lab, *cells: int) -> None:
+    """Save the notebook, run cells of it, reload the page, and open the sidebar."""
+    lab.save()
+    for cell in cells:
+        lab.run_cell(cell)
     lab.page.reload()
     lab.page.wait_for_selector(".jp-Notebook .jp-Cell")
     lab.open_sidebar()
+
+
+def test_page_reload_gets_the_history(lab: Lab) -> None:
+    lab.show(SHOW)
+    lab.open_sidebar()
+    _flows(lab)
+    session = lab.monitor(SIDEBAR, "monitor.source.session")
+    lab.until(SIDEBAR, "monitor.stats.received > 20")
+    _reload(lab)
     _flows(lab)
     assert lab.monitor(SIDEBAR, "monitor.source.session") == session
     assert lab.monitor(SIDEBAR, "monitor.stats.backfilled") > 20
@@ -125,15 +119,8 @@ def test_reload_in_the_middle_of_a_cell(lab: Lab, tmp_path: Path) -> None:
     """The cell's own dashboard comes back when the cell has ended: JupyterLab asks for widgets where cells wait."""
     over = tmp_path / "over"
     wait = f"import os, time\nwhile not os.path.exists({str(over)!r}): time.sleep(0.1)"
-    lab.open(lab.server.notebook("midreload.ipynb", START + "\n%monitor", wait))
-    lab.run_cell(0)
-    _flows(lab, CELL)
-    lab.command("docmanager:save")
-    time.sleep(1)
-    lab.run_cell(1)
-    lab.page.reload()
-    lab.page.wait_for_selector(".jp-Notebook .jp-Cell")
-    lab.open_sidebar()
+    lab.show(SHOW, wait)
+    _reload(lab, 1)
     _flows(lab)
     over.touch()
     lab.wait_for_idle()
@@ -141,8 +128,8 @@ def test_reload_in_the_middle_of_a_cell(lab: Lab, tmp_path: Path) -> None:
 
 
 def test_two_tabs_on_one_kernel(browser: Browser, lab_server: Server, lab: Lab) -> None:
-    one, two = lab, Lab(browser, lab_server)
-    try:
+    one = lab
+    with Lab(browser, lab_server) as two:
         path = lab_server.notebook("two.ipynb", START)
         one.open(path)
         one.run_cell(0)
@@ -152,19 +139,13 @@ def test_two_tabs_on_one_kernel(browser: Browser, lab_server: Server, lab: Lab) 
         two.open_sidebar()
         _flows(two)
         assert one.monitor(SIDEBAR, "monitor.source.session") == two.monitor(SIDEBAR, "monitor.source.session")
-    finally:
-        two.close()
     _flows(one)
     assert one.monitor(SIDEBAR, "monitor.stats.missed") == 0
 
 
 def test_a_closed_notebook_is_said_to_be_closed(lab: Lab) -> None:
-    lab.open(lab.server.notebook("closed.ipynb", START))
-    lab.run_cell(0)
-    sidebar = lab.open_sidebar()
-    _flows(lab)
-    lab.command("docmanager:save")  # or JupyterLab would ask
-    lab.page.wait_for_function("() => !window.jupyterapp.shell.currentWidget.context.model.dirty")
+    sidebar = _shown(lab, name="closed.ipynb")
+    lab.save()  # or JupyterLab would ask
     lab.command("application:close")
     expect(sidebar).to_contain_text("closed.ipynb was closed")
     expect(sidebar.locator("canvas, .bk-Canvas")).to_have_count(0)
@@ -172,10 +153,7 @@ def test_a_closed_notebook_is_said_to_be_closed(lab: Lab) -> None:
 
 @pytest.mark.parametrize("how", ["stop", "start"])
 def test_buttons(lab: Lab, how: str) -> None:
-    lab.open(lab.server.notebook(f"buttons-{how}.ipynb", START))
-    lab.run_cell(0)
-    sidebar = lab.open_sidebar()
-    _flows(lab)
+    sidebar = _shown(lab)
     sidebar.get_by_role("button", name="Stop").click()
     expect(sidebar.get_by_role("status").first).to_contain_text("stopped", ignore_case=True)
     before = _received(lab)
@@ -207,8 +185,8 @@ def test_run_all_opens_the_sidebar_in_the_middle(lab: Lab) -> None:
 
 def test_the_sidebar_opens_for_the_notebook_that_asked(browser: Browser, lab_server: Server, lab: Lab) -> None:
     """Not in another window of the same notebook, and not while another notebook is shown."""
-    one, two = lab, Lab(browser, lab_server)
-    try:
+    one = lab
+    with Lab(browser, lab_server) as two:
         path = lab_server.notebook("asks-one.ipynb", START, "import time; time.sleep(2)", "%monitor sidebar")
         one.open(path)
         two.open(path)
@@ -217,17 +195,15 @@ def test_the_sidebar_opens_for_the_notebook_that_asked(browser: Browser, lab_ser
         expect(two.page.get_by_role("button", name="Kernel monitor: measuring")).to_be_visible()
         one.run_cell(1)
         one.run_cell(2)
-        one.command("docmanager:open", {"path": lab_server.notebook("asks-not.ipynb", "1")})
+        one.bring(lab_server.notebook("asks-not.ipynb", "1"))
         panel = one.page.locator(".km-sidebar")
-        one.page.wait_for_function("() => window.jupyterapp.shell.currentWidget?.context?.path === 'asks-not.ipynb'")
+        one.wait_for_notebook("asks-not.ipynb")
         one.page.wait_for_timeout(4000)
         expect(panel).to_be_hidden()
-        one.command("docmanager:open", {"path": path})
+        one.bring(path)
         expect(panel).to_be_visible()
         expect(panel).to_contain_text("asks-one.ipynb")
         expect(two.page.locator(".km-sidebar")).to_be_hidden()
-    finally:
-        two.close()
 
 
 def test_the_toolbars_button_stands_where_the_kernel_could_use_it(lab: Lab) -> None:
@@ -252,7 +228,7 @@ def test_the_toolbars_button_stands_where_the_kernel_could_use_it(lab: Lab) -> N
     expect(lab.page.locator(SIDEBAR)).to_be_visible()
     lab.run_cell(1)
     expect(named).to_be_visible()
-    lab.command("docmanager:open", {"path": lab.server.notebook("button-other.ipynb", "1", kernel="other")})
+    lab.bring(lab.server.notebook("button-other.ipynb", "1", kernel="other"))
     expect(lab.page.locator(".km-sidebar")).to_contain_text("runs bash")
     expect(button).to_be_hidden()
     assert lab.errors == []

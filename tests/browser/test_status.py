@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from .lab import CELL, SIDEBAR, Lab, Server, server
+from .lab import CELL, SHOW, SIDEBAR, Lab, Server, server
 
-LOAD = "%load_ext kernel_monitor\n%monitor"
 SLIDER = "import ipywidgets\nipywidgets.IntSlider()"
 WORK_S = 3.0
 WORK = f"""\
@@ -80,7 +79,7 @@ def notebook_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server
 
 
 def test_busy_in_every_order(browser: Browser, lab_server: Server, lab: Lab, kernel: str) -> None:
-    path = lab_server.notebook(f"status-{kernel}.ipynb", LOAD, SLIDER, WORK, kernel=kernel)
+    path = lab_server.notebook(f"status-{kernel}.ipynb", SHOW, SLIDER, WORK, kernel=kernel)
     first = Watched(lab, path)
     first.run_all()  # in a new kernel
     first.lab.wait_running(CELL)
@@ -88,19 +87,12 @@ def test_busy_in_every_order(browser: Browser, lab_server: Server, lab: Lab, ker
     first.lab.open_sidebar()
     second = Watched(Lab(browser, lab_server), path)
     first.run_all()  # with a second tab
-    second.begin()
-    second.lab.run_all()
-    second.through()
+    second.run_all()
     second.lab.close()
-    first.lab.page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
-    first.lab.wait_for_idle()
+    first.lab.restart()
     first.run_all()  # after a restart
     other = lab_server.notebook(f"status-other-{kernel}.ipynb", SLIDER, WORK, kernel=kernel)
-    first.lab.command("docmanager:open", {"path": other})
-    first.lab.page.wait_for_function(
-        "(path) => window.jupyterapp.shell.currentWidget?.context?.path === path", arg=other
-    )
-    first.lab.wait_for_idle()
+    first.lab.open(other)
     first.run_all()  # a second kernel beside it
 
 
@@ -108,13 +100,12 @@ def test_busy_while_the_sidebar_loads_the_package(lab: Lab) -> None:
     watched = Watched(lab, lab.server.notebook("status-sidebar.ipynb", WORK))
     watched.begin()
     watched.lab.run_all()
-    sidebar = watched.lab.open_sidebar()
-    sidebar.get_by_role("button", name="Start").click()
+    watched.lab.open_sidebar().get_by_role("button", name="Start").click()
     watched.through()
 
 
 def test_busy_in_notebook_7(browser: Browser, notebook_server: Server) -> None:
-    path = notebook_server.notebook("status.ipynb", LOAD, SLIDER, WORK)
+    path = notebook_server.notebook("status.ipynb", SHOW, SLIDER, WORK)
     watched = Watched(Lab(browser, notebook_server), path, "notebooks")
     watched.run_all()
     watched.run_all()
@@ -133,8 +124,7 @@ def test_kernels_that_do_not_use_us_are_asked_nothing(lab_server: Server, lab: L
     lab.open_sidebar().get_by_text("not loaded").first.wait_for()
     lab.run_all()
     lab.wait_for_idle()
-    lab.page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
-    lab.wait_for_idle()
+    lab.restart()
     lab.page.wait_for_timeout(1000)
     said = log.read_bytes()[before:].decode()
     assert "kernel_monitor" not in said, said

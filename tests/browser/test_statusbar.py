@@ -8,18 +8,10 @@ from pathlib import Path
 
 from playwright.sync_api import Locator, expect
 
-from .lab import SIDEBAR, Lab
+from .lab import LOADER, SIDEBAR, START, Lab
 
-START = "%load_ext kernel_monitor\n%monitor start"
 LINE = re.compile(r"^CPU \d+ % · \d+\.\d/\d+ GB$")
-TRAIN = """
-import time
-from torch.utils.data import DataLoader
-from torchvision import transforms
-from torchvision.datasets import ImageFolder
-from kernel_monitor import switchable
-transform = transforms.Compose([transforms.RandomResizedCrop(64), transforms.ToTensor()])
-loader = switchable(DataLoader(ImageFolder({root!r}, transform), batch_size=8, num_workers=0))
+TRAIN = f"""{LOADER}
 until = time.monotonic() + 60
 while time.monotonic() < until:
     for batch in loader:
@@ -81,9 +73,9 @@ def test_it_can_be_hidden_and_keeps_to_the_active_notebook(lab: Lab) -> None:
     lab.open(first)
     lab.run_cell(0)
     expect(_item(lab)).to_have_text(LINE)
-    lab.command("docmanager:open", {"path": second})
+    lab.bring(second)
     expect(_item(lab)).to_be_hidden()
-    lab.command("docmanager:open", {"path": first})
+    lab.bring(first)
     expect(_item(lab)).to_be_visible()
     lab.command("kernel-monitor:toggle-status-bar")
     expect(_item(lab)).to_be_hidden()

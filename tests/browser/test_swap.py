@@ -18,27 +18,22 @@ from playwright.sync_api import Browser, Locator, expect
 
 from tests.noise import BareTimer
 
-from .lab import CELL, SIDEBAR, Lab, Server
+from .lab import CELL, IMPORTS, SHOW, SIDEBAR, Lab, Server
 
 CLICKS = int(os.environ.get("CLICKS", "6"))
 ALONE = 30  # so many clicks are made without other tests beside them
 IMAGES = min(1280, 64 * CLICKS)
-SETUP = """
-%load_ext kernel_monitor
-import os, threading, time, torch
-from torch.utils.data import DataLoader
-from torchvision import transforms
-from torchvision.datasets import ImageFolder
-from kernel_monitor import switchable
+SETUP = f"""{IMPORTS}
+import threading
 torch.set_num_threads(1)
 transform = transforms.Compose([
     transforms.RandomResizedCrop(64), transforms.RandomHorizontalFlip(), transforms.ToTensor(),
     transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
 ])
-data = ImageFolder({root!r}, transform)
-data.samples = data.samples[:{images}]
+data = ImageFolder({{root!r}}, transform)
+data.samples = data.samples[:{{images}}]
 loader = switchable(DataLoader(data, batch_size=8, shuffle=True, num_workers=1), name="train")
-%monitor
+{SHOW}
 """
 # The main thread trains and burns the rest of each step in pure Python; a second thread spins: the GIL is never free.
 TRAIN = """
@@ -107,23 +102,18 @@ def _settled(lab: Lab, backend: str) -> None:
 
 @pytest.mark.parametrize("kernel", ["python3", "python3-ipykernel6"])
 def test_clicks_in_a_busy_cell(browser: Browser, lab_server: Server, images: Path, tmp_path: Path, kernel: str) -> None:
-    lab = Lab(browser, lab_server)
     enough = tmp_path / "enough"
-    try:
+    with Lab(browser, lab_server) as lab:
         train = TRAIN.format(step=0.2, enough=str(enough))
-        path = lab_server.notebook(
-            f"{kernel}.ipynb", SETUP.format(root=str(images), images=IMAGES), train, VERDICT, kernel=kernel
-        )
-        lab.open(path)
-        lab.run_cell(0)
-        lab.wait_running(CELL)
+        lab.show(SETUP.format(root=str(images), images=IMAGES), train, VERDICT, kernel=kernel)
         lab.open_sidebar()
         lab.wait_running(SIDEBAR)
         lab.wait_for_idle()
         lab.run_cell(1)
         cell, sidebar = lab.dashboard(CELL), lab.dashboard(SIDEBAR)
         cell.get_by_text("epoch 1").first.wait_for()
-        time.sleep(2)
+        for where in (CELL, SIDEBAR):
+            lab.until(where, "monitor.stats.received > argument + 15", lab.monitor(where, "monitor.stats.received"))
         for where in (CELL, SIDEBAR):
             lab.monitor(where, "monitor.resetStats()")
         lab.page.evaluate(WATCH_STATUS)
@@ -146,13 +136,7 @@ def test_clicks_in_a_busy_cell(browser: Browser, lab_server: Server, images: Pat
         _check_charts(lab)
         events = lab.monitor(CELL, "monitor.feed.events")
 
-        lab.page.wait_for_function(
-            """() => {
-                const output = document.querySelectorAll('.jp-CodeCell')[1].querySelector('.jp-OutputArea');
-                return output?.textContent.includes('finished');
-            }""",
-            timeout=240_000,
-        )
+        lab.wait_printed(1, "finished", 240)
         lab.wait_for_idle()
         lab.run_cell(2)
         lab.page.wait_for_function(
@@ -185,8 +169,6 @@ def test_clicks_in_a_busy_cell(browser: Browser, lab_server: Server, images: Pat
         assert np.percentile(acknowledged, 95) <= (450 + 4 * timer.late(95) if CLICKS >= ALONE else 1500)
         _check_switches(events)
         assert lab.errors == []
-    finally:
-        lab.close()
 
 
 def _check_switches(events: list[dict[str, Any]]) -> None:

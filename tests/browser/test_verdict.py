@@ -44,13 +44,10 @@ def enough(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def training(browser: Browser, lab_server: Server, images: Path, enough: Path) -> Iterator[Lab]:
     """A page whose second cell trains, held up by its loader, until the tests are over."""
-    lab = Lab(browser, lab_server, width=1600, height=1200)
-    try:
+    with Lab(browser, lab_server, width=1600, height=1200) as lab:
         light = LIGHT_LOOP.format(root=str(images), enough=f"{enough}-of-it")
         cells = (HEAVY_SETUP.format(root=str(images)), HEAVY_LOOP.format(enough=str(enough)), light)
-        lab.open(lab_server.notebook("verdict.ipynb", *cells))
-        lab.run_cell(0)
-        lab.wait_running(CELL, seconds=150)
+        lab.show(*cells, seconds=150)
         lab.open_sidebar()
         lab.wait_running(SIDEBAR)
         lab.wait_for_idle()
@@ -58,8 +55,6 @@ def training(browser: Browser, lab_server: Server, images: Path, enough: Path) -
         yield lab
         enough.touch()
         lab.wait_for_idle()
-    finally:
-        lab.close()
 
 
 @pytest.fixture(autouse=True)
@@ -202,10 +197,7 @@ def test_profile_a_mark_and_a_price(training: Lab, cell: Locator, sidebar: Locat
     training.page.keyboard.type("augment x12")
     training.page.keyboard.press("Enter")
     expect(cell.get_by_role("button", name="Marked")).to_be_focused()
-    training.page.wait_for_function(
-        "(where) => document.querySelector(where).monitor.source.events.some((event) => event.label === 'augment x12')",
-        arg=SIDEBAR,
-    )
+    training.until(SIDEBAR, "monitor.source.events.some((event) => event.label === 'augment x12')")
 
     sidebar.get_by_role("button", name="Charts").click()
     price = sidebar.get_by_label("Price per hour")
@@ -260,10 +252,7 @@ def test_the_palette_has_it(training: Lab, sidebar: Locator) -> None:
     dialog = training.page.get_by_role("dialog")
     dialog.get_by_role("textbox").fill("from the palette")
     dialog.get_by_role("button", name="Set the mark").click()
-    training.page.wait_for_function(
-        "(where) => document.querySelector(where).monitor.source.events.some((e) => e.label === 'from the palette')",
-        arg=SIDEBAR,
-    )
+    training.until(SIDEBAR, "monitor.source.events.some((event) => event.label === 'from the palette')")
     training.command("kernel-monitor:diagnose")
     dialog = training.page.get_by_role("dialog")
     expect(dialog.get_by_role("checkbox")).not_to_be_checked()
@@ -276,9 +265,9 @@ def test_the_palette_has_it(training: Lab, sidebar: Locator) -> None:
 def test_a_narrow_sidebar_holds_everything(training: Lab, sidebar: Locator) -> None:
     training.page.set_viewport_size({"width": 820, "height": 1200})
     try:
-        time.sleep(1)
-        width = sidebar.evaluate("(el) => el.getBoundingClientRect().width")
-        assert width < 320, width
+        training.page.wait_for_function(
+            "(where) => document.querySelector(where).getBoundingClientRect().width < 320", arg=SIDEBAR
+        )
         for details in sidebar.locator(".km-insight details").all():
             details.evaluate("(el) => { el.open = true; }")
         _fits(training.page, SIDEBAR)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import os
 import queue
 import time
 from collections.abc import Iterator
@@ -12,6 +14,8 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
 from kernel_monitor.protocol.message_types import PROTOCOL
+
+from ..waiting import until
 
 KERNELS = ("python3", "python3-ipykernel6")
 BUSY_CELL = """
@@ -63,8 +67,6 @@ class Page:
 
     def value(self, expression: str, *, timeout: float = 60) -> Any:
         """The value of an expression in the kernel, as a literal."""
-        import ast
-
         reply = self.client.execute_interactive(
             "", user_expressions={"value": expression}, timeout=timeout, output_hook=lambda _m: None
         )
@@ -94,9 +96,9 @@ class Page:
     def raw_request(self, content: Any, *, timeout: float = 20) -> dict[str, Any]:
         message = self.client.session.msg("kernel_monitor_request", content)
         self.client.control_channel.send(message)
-        until = time.monotonic() + timeout
+        end = time.monotonic() + timeout
         while True:
-            reply: dict[str, Any] = self.client.get_control_msg(timeout=max(0.01, until - time.monotonic()))
+            reply: dict[str, Any] = self.client.get_control_msg(timeout=max(0.01, end - time.monotonic()))
             if reply["parent_header"].get("msg_id") == message["header"]["msg_id"]:
                 return reply
 
@@ -108,20 +110,29 @@ class Page:
 
     def rows(self, more_than: int = 0, *, seconds: float = 30) -> int:
         """How many rows the store has, once they are more than that: a sampler starts in the background."""
-        until = time.monotonic() + seconds
-        while (count := int(self.ask("history", since=0)["rows"])) <= more_than:
-            assert time.monotonic() < until, self.value("__import__('kernel_monitor').monitor.status()")
-            time.sleep(0.05)
-        return count
+        until(
+            lambda: self._rows() > more_than,
+            seconds,
+            lambda: self.value("__import__('kernel_monitor').monitor.status()"),
+        )
+        return self._rows()
+
+    def _rows(self) -> int:
+        return int(self.ask("history", since=0)["rows"])
+
+    @property
+    def pid(self) -> int:
+        """The kernel's process."""
+        return int(self.value("__import__('os').getpid()"))
 
     def frames(self, seconds: float) -> list[dict[str, Any]]:
         """The frames that arrive within ``seconds``."""
         return [m for m in self.iopub(seconds) if m["header"]["msg_type"] == "kernel_monitor_frame"]
 
     def iopub(self, seconds: float) -> list[dict[str, Any]]:
-        until = time.monotonic() + seconds
+        end = time.monotonic() + seconds
         out = []
-        while (left := until - time.monotonic()) > 0:
+        while (left := end - time.monotonic()) > 0:
             try:
                 message = self.client.get_iopub_msg(timeout=left)
             except queue.Empty:
@@ -137,8 +148,6 @@ class Page:
 @contextmanager
 def kernel(name: str = "python3", **env: str) -> Iterator[Page]:
     """A fresh kernel with one page connected; shut down, at the latest by force, when the block ends."""
-    import os
-
     manager = KernelManager(kernel_name=name)
     manager.start_kernel(env={**os.environ, **env})
     try:

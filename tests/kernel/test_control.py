@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,35 +21,36 @@ def test_the_kernels_are_the_two_supported_ones(measuring: Page) -> None:
     assert measuring.ask("hello")["ipykernel"] == version
 
 
+def asked(command: str, args: dict[str, Any]) -> dict[str, Any]:
+    return {"protocol": PROTOCOL, "command": command, "args": args}
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ({"protocol": 2, "command": "fly", "args": {}}, "Unknown command 'fly'"),
+        (asked("fly", {}), "Unknown command 'fly'"),
         ({"protocol": 99, "command": "subscribe", "args": {"client": "x"}}, "protocol 2"),
         ({"protocol": 2}, "needs a command"),
         ({}, "protocol"),
-        ({"protocol": 2, "command": "subscribe", "args": {}}, "'client'"),
-        ({"protocol": 2, "command": "subscribe", "args": {"client": 3}}, "'client'"),
-        ({"protocol": 2, "command": "history", "args": {"since": "x"}}, "sequence number"),
-        ({"protocol": 2, "command": "start", "args": {"interval": "fast"}}, "interval"),
-        ({"protocol": 2, "command": "start", "args": {"interval": 0.001}}, "between 0.05 and 60"),
-        ({"protocol": 2, "command": "switch", "args": {"loader": "x", "backend": "dali-cpu"}}, "no switchable loader"),
-        (
-            {"protocol": 2, "command": "switch", "args": {"loader": "x", "backend": "y", "confirmed": 1}},
-            "true or false",
-        ),
-        ({"protocol": 2, "command": "set", "args": {"workers": 2}}, "'loader'"),
-        ({"protocol": 2, "command": "set", "args": {"loader": "x", "workers": "2"}}, "workers is a whole number"),
-        ({"protocol": 2, "command": "set", "args": {"loader": "x", "speed": 2}}, "there is no 'speed'"),
-        ({"protocol": 2, "command": "set", "args": {"loader": "x"}}, "Say what to set"),
-        ({"protocol": 2, "command": "set", "args": {"loader": "x", "workers": 2}}, "no switchable loader"),
-        ({"protocol": 2, "command": "diagnose", "args": {}}, "no switchable loader"),
-        ({"protocol": 2, "command": "diagnose", "args": {"confirmed": 1}}, "confirmed is true or false"),
-        ({"protocol": 2, "command": "diagnose", "args": {"seconds": "8"}}, "1 to 60 seconds"),
-        ({"protocol": 2, "command": "diagnose", "args": {"speed": 2}}, "there is no 'speed'"),
-        ({"protocol": 2, "command": "profile", "args": {"speed": 2}}, "there is no 'speed'"),
-        ({"protocol": 2, "command": "mark", "args": {}}, "'label'"),
-        ({"protocol": 2, "command": "verdict", "args": {"loader": "x"}}, "there is no 'loader'"),
+        (asked("subscribe", {}), "'client'"),
+        (asked("subscribe", {"client": 3}), "'client'"),
+        (asked("history", {"since": "x"}), "sequence number"),
+        (asked("start", {"interval": "fast"}), "interval"),
+        (asked("start", {"interval": 0.001}), "between 0.05 and 60"),
+        (asked("switch", {"loader": "x", "backend": "dali-cpu"}), "no switchable loader"),
+        (asked("switch", {"loader": "x", "backend": "y", "confirmed": 1}), "true or false"),
+        (asked("set", {"workers": 2}), "'loader'"),
+        (asked("set", {"loader": "x", "workers": "2"}), "workers is a whole number"),
+        (asked("set", {"loader": "x", "speed": 2}), "there is no 'speed'"),
+        (asked("set", {"loader": "x"}), "Say what to set"),
+        (asked("set", {"loader": "x", "workers": 2}), "no switchable loader"),
+        (asked("diagnose", {}), "no switchable loader"),
+        (asked("diagnose", {"confirmed": 1}), "confirmed is true or false"),
+        (asked("diagnose", {"seconds": "8"}), "1 to 60 seconds"),
+        (asked("diagnose", {"speed": 2}), "there is no 'speed'"),
+        (asked("profile", {"speed": 2}), "there is no 'speed'"),
+        (asked("mark", {}), "'label'"),
+        (asked("verdict", {"loader": "x"}), "there is no 'loader'"),
     ],
 )
 def test_bad_requests_get_an_error_reply(measuring: Page, content: dict[str, object], says: str) -> None:
@@ -124,7 +126,6 @@ def test_history_holds_what_the_frames_said(page: Page) -> None:
 
 
 def test_document_and_bokehjs_match(page: Page) -> None:
-    page.run("import time; time.sleep(0.3)")
     document = page.request("document", timeout=60)
     script = page.request("bokehjs")
     assert document["content"]["bokeh"] == script["content"]["version"]
@@ -134,7 +135,7 @@ def test_document_and_bokehjs_match(page: Page) -> None:
 
 
 def test_export_works_while_a_cell_runs(page: Page, tmp_path: Path) -> None:
-    page.run("import time; time.sleep(1)")
+    page.rows(8)
     page.start(BUSY_CELL.format(seconds=15))
     reply = page.request("export", timeout=60)
     assert reply["content"]["status"] == "ok", reply["content"]
@@ -148,7 +149,7 @@ def test_export_works_while_a_cell_runs(page: Page, tmp_path: Path) -> None:
 
 
 def test_export_that_cannot_be_written_leaves_nothing(page: Page, tmp_path: Path) -> None:
-    page.run("import time; time.sleep(0.5)")
+    page.rows(3)
     folder = tmp_path / "folder"
     folder.mkdir()
     page.run(

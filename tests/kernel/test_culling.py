@@ -11,12 +11,14 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 
+from ..waiting import until
 from .kernels import Page
 
 TOKEN = "kernel-monitor-test"  # noqa: S105 - guards nothing: the server listens on loopback for one test
@@ -36,6 +38,12 @@ class Culling:
         )
         with urllib.request.urlopen(request, timeout=20) as answer:  # noqa: S310 - our own address
             return json.loads(answer.read() or b"null")
+
+    def answers(self) -> bool:
+        with suppress(urllib.error.URLError, ConnectionError):
+            self.kernels()
+            return True
+        return False
 
     def kernels(self) -> list[str]:
         return [entry["id"] for entry in self.call("/api/kernels")]
@@ -69,15 +77,7 @@ def server(tmp_path: Path) -> Iterator[Culling]:
         )  # fmt: skip
     try:
         found = Culling(f"http://127.0.0.1:{port}", runtime)
-        until = time.monotonic() + 60
-        while True:
-            try:
-                found.kernels()
-                break
-            except (urllib.error.URLError, ConnectionError):
-                assert process.poll() is None, (tmp_path / "server.log").read_text()
-                assert time.monotonic() < until
-                time.sleep(0.2)
+        until(found.answers, 60, (tmp_path / "server.log").read_text)
         yield found
     finally:
         process.terminate()
@@ -92,7 +92,6 @@ def test_neither_an_open_page_nor_one_that_vanished_keeps_a_kernel(server: Culli
     page.ask("subscribe", client="one")
     assert page.frames(2)
     page.close()  # the tab is gone and has not said so
-    gone = time.monotonic()
 
     kernel = server.call("/api/kernels", "POST")["id"]
     page = server.connect(kernel)
@@ -113,11 +112,6 @@ def test_neither_an_open_page_nor_one_that_vanished_keeps_a_kernel(server: Culli
         if message["header"]["msg_type"] == "kernel_monitor_notice"
     ]
     assert notices == ["paused"]
-    paused = time.monotonic()
-    while left in server.kernels() and time.monotonic() - gone < 6 * IDLE_S:
-        time.sleep(0.5)
-    assert left not in server.kernels()
-    while server.kernels() and time.monotonic() - paused < 6 * IDLE_S:
-        time.sleep(0.5)
-    assert server.kernels() == []
+    until(lambda: left not in server.kernels(), 6 * IDLE_S)
+    until(lambda: server.kernels() == [], 6 * IDLE_S)
     page.close()

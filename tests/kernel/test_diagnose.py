@@ -12,6 +12,7 @@ import pytest
 
 from tests.loaders.conftest import make_folder
 
+from ..waiting import until
 from .kernels import Page, kernel
 
 SETUP = """
@@ -76,13 +77,19 @@ def batches(state: dict[str, Any]) -> int:
 
 def wait_for(page: Page, ready: Callable[[dict[str, Any]], object], seconds: float = 60.0) -> dict[str, Any]:
     """What a page that subscribes is told, once it is so."""
-    until = time.monotonic() + seconds
-    while True:
-        told = page.ask("subscribe", client="one")
-        if ready(told):
-            return told
-        assert time.monotonic() < until, told["diagnosing"]
-        time.sleep(0.1)
+    found: list[dict[str, Any]] = []
+
+    def asked() -> bool:
+        found[:] = [page.ask("subscribe", client="one")]
+        return bool(ready(found[0]))
+
+    until(asked, seconds, lambda: found[0]["diagnosing"])
+    return found[0]
+
+
+def ended(page: Page) -> dict[str, Any]:
+    """What a page is told once the diagnosis has ended."""
+    return wait_for(page, lambda told: told["diagnosing"]["state"] != "running")
 
 
 def test_a_page_has_every_engine_measured_while_the_cell_runs(loop: Page) -> None:
@@ -133,7 +140,7 @@ def test_a_page_cancels(loop: Page) -> None:
     loop.ask("diagnose", seconds=2)
     wait_for(loop, lambda told: told["diagnosing"]["message"] == "measuring dali-cpu")
     loop.ask("diagnose", cancel=True)
-    told = wait_for(loop, lambda told: told["diagnosing"]["state"] != "running")
+    told = ended(loop)
     assert told["diagnosing"]["state"] == "cancelled"
     wait_for(loop, lambda told: told["loaders"][0]["backend"] == "torchvision")
 
@@ -142,7 +149,7 @@ def test_a_click_in_the_middle_stands(loop: Page) -> None:
     loop.ask("diagnose", seconds=5)
     told = wait_for(loop, lambda told: told["diagnosing"]["message"] == "measuring torchvision")
     loop.ask("switch", loader=told["loaders"][0]["id"], backend="dali-cpu")
-    told = wait_for(loop, lambda told: told["diagnosing"]["state"] != "running")
+    told = ended(loop)
     assert told["diagnosing"]["state"] == "cancelled"
     assert "dali-cpu was chosen meanwhile" in told["diagnosing"]["message"]
     wait_for(loop, lambda told: told["loaders"][0]["backend"] == "dali-cpu")
@@ -159,7 +166,7 @@ def test_a_second_one_is_refused(loop: Page) -> None:
 
 def test_without_a_loop_the_page_is_told_what_to_do(page: Page) -> None:
     page.ask("diagnose", seconds=2)
-    told = wait_for(page, lambda told: told["diagnosing"]["state"] != "running")
+    told = ended(page)
     assert told["diagnosing"]["state"] == "failed"
     assert told["diagnosing"]["message"].startswith("No training loop is running: start it, then press Diagnose")
 
@@ -169,7 +176,7 @@ def test_a_loop_that_ends_in_the_middle_ends_it(page: Page) -> None:
     page.start("train(8, '/nonexistent')")
     wait_for(page, lambda told: told["loaders"][0]["status"])
     page.ask("diagnose", seconds=20)
-    told = wait_for(page, lambda told: told["diagnosing"]["state"] != "running")
+    told = ended(page)
     page.run("diagnosis_run.PAUSE_S = 30.0")
     assert told["diagnosing"]["state"] == "failed"
     assert "the loop has ended, or it pauses" in told["diagnosing"]["message"]
@@ -190,7 +197,7 @@ def test_an_interrupted_cell_cancels(page: Page, tmp_path: Path) -> None:
     while reply["parent_header"].get("msg_id") != waiting:
         reply = page.client.get_shell_msg(timeout=20)
     assert reply["content"]["ename"] == "KeyboardInterrupt"
-    told = wait_for(page, lambda told: told["diagnosing"]["state"] != "running")
+    told = ended(page)
     assert (told["diagnosing"]["state"], told["diagnosing"]["message"]) == ("cancelled", "It was interrupted.")
     before = batches(told["loaders"][0])
     wait_for(page, lambda told: batches(told["loaders"][0]) > before)

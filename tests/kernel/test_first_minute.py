@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
+from ..waiting import until
 from .kernels import KERNELS, kernel
 
 LOADED = "'kernel_monitor.widgets' in __import__('sys').modules"
@@ -15,8 +14,5 @@ LOADED = "'kernel_monitor.widgets' in __import__('sys').modules"
 def test_the_widget_is_imported_beside_what_a_person_runs(name: str) -> None:
     with kernel(name) as page:
         page.run("%load_ext kernel_monitor")
-        until = time.monotonic() + 10
-        while not page.value(LOADED) and time.monotonic() < until:
-            time.sleep(0.05)
-        assert page.value(LOADED)
+        until(lambda: page.value(LOADED))
         assert not page.value("'bokeh' in __import__('sys').modules")

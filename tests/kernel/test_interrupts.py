@@ -13,6 +13,7 @@ import time
 
 import psutil
 
+from ..waiting import until
 from .kernels import Page, kernel
 
 NEWEST_ONLY = True
@@ -81,8 +82,8 @@ def interrupted(page: Page, after: float) -> None:
     page.start(TRAIN)
     time.sleep(after)
     page.manager.interrupt_kernel()
-    until = time.monotonic() + 60
-    while time.monotonic() < until:
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
         with contextlib.suppress(queue.Empty):
             page.client.get_shell_msg(timeout=5)
             break
@@ -96,7 +97,7 @@ def test_a_loop_can_be_run_again_after_every_interrupt() -> None:
     chance = random.Random(SEED)
     with kernel() as page:
         page.run(PREPARE)
-        pid = int(page.value("os.getpid()"))
+        pid = page.pid
         for number in range(int(COUNT)):
             after = 0.05 + chance.random() * 0.6
             interrupted(page, after)
@@ -105,10 +106,7 @@ def test_a_loop_can_be_run_again_after_every_interrupt() -> None:
             assert page.value("loader.state()['lost'], loader.state()['doubled']") == (0, 0), message
         assert page.value("list(loader.switch_state.faults)") == []
         page.run("loader.release()")
-        until = time.monotonic() + 15
-        while (left := workers(pid)) and time.monotonic() < until:
-            time.sleep(0.1)
-        assert not left
+        until(lambda: not workers(pid), say=lambda: workers(pid))
 
 
 def test_a_kernel_that_is_killed_leaves_no_process() -> None:
@@ -120,7 +118,7 @@ def test_a_kernel_that_is_killed_leaves_no_process() -> None:
         page.run("loader.dataset.transform = transforms.Compose([transforms.Resize((16, 16)), transforms.ToTensor()])")
         page.run("loader.switch('torchvision')")
         page.run("while loader.backend != 'torchvision' and time.monotonic() < until: list(loader)")
-        pid = int(page.value("os.getpid()"))
+        pid = page.pid
         left = descendants(pid)
         assert any(process.name() == "km-fork-server" for process in left)
         page.start(TRAIN)

@@ -10,6 +10,7 @@ import time
 import psutil
 import pytest
 
+from ..waiting import until
 from .kernels import KERNELS, Page, kernel
 
 OUR_THREADS = (
@@ -20,12 +21,7 @@ HANDLER = "'kernel_monitor_request' in get_ipython().kernel.control_handlers"
 
 def samplers_of(pid: int, *, seconds: float = 5) -> list[psutil.Process]:
     """The sampler processes below a kernel, as soon as there is one (it starts in the background)."""
-    until = time.monotonic() + seconds
-    while True:
-        found = [p for p in psutil.Process(pid).children(recursive=True) if _is_sampler(p)]
-        if found or time.monotonic() > until:
-            return found
-        time.sleep(0.05)
+    return until(lambda: [p for p in psutil.Process(pid).children(recursive=True) if _is_sampler(p)], seconds)
 
 
 def _is_sampler(process: psutil.Process) -> bool:
@@ -35,32 +31,28 @@ def _is_sampler(process: psutil.Process) -> bool:
         return False
 
 
-def _gone(processes: list[psutil.Process], seconds: float) -> bool:
+def gone(processes: list[psutil.Process], seconds: float) -> bool:
     _, alive = psutil.wait_procs(processes, timeout=seconds)
     return not alive
 
 
-def _kernel_pid(page: Page) -> int:
-    return int(page.value("__import__('os').getpid()"))
-
-
 def test_stop(page: Page) -> None:
-    found = samplers_of(_kernel_pid(page))
+    found = samplers_of(page.pid)
     assert len(found) == 1
     assert page.value(OUR_THREADS)
     page.ask("subscribe", client="one")
     page.run("%monitor stop")
-    assert _gone(found, 3)
+    assert gone(found, 3)
     assert page.value(OUR_THREADS) == []
     page.iopub(0.3)
     assert page.frames(1.0) == []
 
 
 def test_unload(page: Page) -> None:
-    found = samplers_of(_kernel_pid(page))
+    found = samplers_of(page.pid)
     page.ask("subscribe", client="one")
     page.run("%unload_ext kernel_monitor")
-    assert _gone(found, 3)
+    assert gone(found, 3)
     assert page.value(OUR_THREADS) == []
     assert page.value(HANDLER) is False
     assert page.value("'monitor' in get_ipython().magics_manager.magics['line']") is False
@@ -75,7 +67,7 @@ def test_unload(page: Page) -> None:
 def test_the_end_of_the_kernel(name: str, how: str) -> None:
     with kernel(name) as page:
         page.run("%load_ext kernel_monitor\n%monitor start")
-        pid = _kernel_pid(page)
+        pid = page.pid
         found = samplers_of(pid)
         assert len(found) == 1
         # A forked child inherits the sampler's pipe and outlives the kernel, as a loader worker may.
@@ -85,27 +77,27 @@ def test_the_end_of_the_kernel(name: str, how: str) -> None:
                 os.kill(pid, signal.SIGKILL)
             else:
                 page.manager.shutdown_kernel(now=False)
-            assert _gone(found, 5)
+            assert gone(found, 5)
         finally:
             with contextlib.suppress(ProcessLookupError):  # ipykernel ends its children itself when it shuts down
                 os.kill(child, signal.SIGKILL)
 
 
 def test_an_interrupt_reaches_the_cell_only(page: Page) -> None:
-    found = samplers_of(_kernel_pid(page))
+    found = samplers_of(page.pid)
     page.start("import time; time.sleep(30)")
     time.sleep(0.5)
     page.interrupt()
     time.sleep(0.5)
     assert found[0].is_running()
-    assert samplers_of(_kernel_pid(page)) == found
+    assert samplers_of(page.pid) == found
 
 
 def test_a_killed_sampler_is_restarted_and_counted(page: Page) -> None:
-    pid = _kernel_pid(page)
+    pid = page.pid
     (first,) = samplers_of(pid)
     first.kill()
-    _gone([first], 3)
+    gone([first], 3)
     before = page.rows()
     assert len(samplers_of(pid)) == 1
     page.rows(before + 3)
@@ -118,7 +110,7 @@ def test_a_loop_outlives_a_dead_sampler_module(page: Page) -> None:
     page.run("import sys; _exe, sys.executable = sys.executable, '/nonexistent/python'")
     try:
         page.run("%monitor start")
-        page.run("import time; time.sleep(1)\nassert sum(range(10)) == 45")
-        assert "/nonexistent/python" in page.value("__import__('kernel_monitor').monitor.status()")
+        until(lambda: "/nonexistent/python" in page.value("__import__('kernel_monitor').monitor.status()"))
+        page.run("assert sum(range(10)) == 45")
     finally:
         page.run("%monitor stop\nsys.executable = _exe")

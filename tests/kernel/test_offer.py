@@ -11,6 +11,7 @@ import pytest
 
 from tests.loaders.conftest import make_folder
 
+from ..waiting import until
 from .kernels import Page, kernel
 
 WAIT_S = 1.0
@@ -78,23 +79,20 @@ class Loop:
 
     def offers(self, *, some: bool, seconds: float = 30.0) -> list[dict[str, Any]]:
         """What the page is told once there is something offered, or nothing any more."""
-        until = time.monotonic() + seconds
-        while True:
-            told = self.page.ask("subscribe", client="one")
-            if bool(told["offers"]) is some:
-                return list(told["offers"])
-            assert time.monotonic() < until, (told["verdict"], told["offers"])
-            time.sleep(0.1)
+        until(lambda: bool(self.told()["offers"]) is some, seconds, lambda: self.told()["verdict"])
+        return list(self.told()["offers"])
+
+    def told(self) -> dict[str, Any]:
+        """What a page that subscribes is told."""
+        return self.page.ask("subscribe", client="one")
 
     def stays_without(self, seconds: float) -> None:
         """An input-bound loop to which nothing is offered for so long."""
-        until = time.monotonic() + seconds
-        told = self.page.ask("subscribe", client="one")
-        while time.monotonic() < until:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
             time.sleep(0.2)
-            told = self.page.ask("subscribe", client="one")
-            assert told["offers"] == []
-        assert told["verdict"]["kind"] == "input-bound"
+            assert self.told()["offers"] == []
+        assert self.told()["verdict"]["kind"] == "input-bound"
 
 
 @pytest.fixture
@@ -130,14 +128,11 @@ def test_it_is_gone_once_the_engine_is_switched_to_and_stays_gone(loop: Loop) ->
     (one,) = loop.offers(some=True)
     told = loop.page.ask("switch", loader=key, backend=one["engine"])
     assert told["loader"]["wanted"] == one["engine"]
-    assert loop.page.ask("subscribe", client="one")["offers"] == []
-    until = time.monotonic() + 30
-    while loop.page.ask("subscribe", client="one")["loaders"][-1]["backend"] != one["engine"]:
-        assert time.monotonic() < until
-        time.sleep(0.1)
+    assert loop.told()["offers"] == []
+    until(lambda: loop.told()["loaders"][-1]["backend"] == one["engine"], 30)
     loop.page.ask("switch", loader=key, backend="torchvision")
     time.sleep(WAIT_S + 3)
-    assert loop.page.ask("subscribe", client="one")["offers"] == []
+    assert loop.told()["offers"] == []
 
 
 def test_text_says_it_with_what_to_type(loop: Loop) -> None:

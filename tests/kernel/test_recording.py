@@ -14,8 +14,9 @@ import pytest
 
 from kernel_monitor.record.sessions import sessions
 
+from ..waiting import until
 from .kernels import Page, SharedKernel, kernel, start_monitor
-from .test_nothing_left import _gone, samplers_of
+from .test_nothing_left import gone, samplers_of
 
 NEWEST_ONLY = True  # the sampler records; how a kernel ends is what ipykernels differ in
 RECORDING = "__import__('kernel_monitor').monitor.recording"
@@ -47,24 +48,17 @@ def said(page: Page, code: str) -> str:
     return "".join(out)
 
 
-def until(condition: Any, seconds: float = 15) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come to that"
-        time.sleep(0.1)
-
-
 def end(page: Page, how: str) -> None:
     """End a kernel and wait for its sampler."""
-    found = samplers_of(int(page.value("__import__('os').getpid()")))
+    found = samplers_of(page.pid)
     assert len(found) == 1
     if how == "kill":
-        os.kill(int(page.value("__import__('os').getpid()")), signal.SIGKILL)
+        os.kill(page.pid, signal.SIGKILL)
     elif how == "shutdown":
         page.manager.shutdown_kernel(now=False)
     else:
         page.start(how)
-    assert _gone(found, 10)
+    assert gone(found, 10)
 
 
 @pytest.mark.every_ipykernel
@@ -123,8 +117,7 @@ def test_the_recording_is_left_and_gone_on_with_in_the_same_file(recorded: Page,
     assert recorded.value(RECORDING)["state"] == "off"
     time.sleep(1)
     assert state["path"] in said(recorded, "%monitor record on")
-    time.sleep(1.5)
-    assert recorded.value(RECORDING) == state
+    until(lambda: recorded.value(RECORDING) == state, say=lambda: recorded.value(RECORDING))
     assert [found.path for found in sessions(folder)] == [Path(state["path"])]
     settings = recorded.ask("configure", record=False)["settings"]
     assert settings["record"] is False
@@ -139,10 +132,9 @@ def test_a_restart_of_the_monitor_goes_on_in_the_same_file(recorded: Page, folde
     time.sleep(1)
     recorded.run("%monitor start")
     recorded.rows(rows + 10)
-    time.sleep(1)
+    until(lambda: sessions(folder)[0].seconds > first.seconds + 1)
     (second,) = sessions(folder)
     assert second.live
-    assert second.seconds > first.seconds + 1
 
 
 def test_a_folder_that_cannot_be_written_is_a_state_and_no_error(recorded: Page, tmp_path: Path) -> None:
@@ -177,7 +169,8 @@ def test_a_recording_that_is_taken_away_stops_with_its_cause(recorded: Page, fol
 
 @pytest.mark.every_ipykernel
 def test_a_recorded_session_is_listed_opened_and_exported_while_a_cell_runs(recorded: Page, folder: Path) -> None:
-    time.sleep(1.5)
+    recorded.rows(15)
+    until(lambda: sessions(folder)[0].seconds > 0.5)
     recorded.start("import time; time.sleep(20)")
     (entry,) = recorded.ask("sessions")["sessions"]
     assert (entry["live"], Path(entry["path"]).parent) == (True, folder)
@@ -198,7 +191,7 @@ def test_a_recorded_session_is_listed_opened_and_exported_while_a_cell_runs(reco
 
 
 def test_the_magics_show_recorded_sessions(recorded: Page, folder: Path, tmp_path: Path) -> None:
-    time.sleep(1.5)
+    until(lambda: sessions(folder)[0].seconds > 0.5)
     path = recorded.value(RECORDING)["path"]
     listed = said(recorded, "%monitor sessions")
     assert path in listed

@@ -26,7 +26,7 @@ def about(seconds: float) -> Any:
 
 @pytest.mark.every_ipykernel
 def test_the_interval_changes_while_a_cell_runs_and_nothing_restarts(page: Page) -> None:
-    pid = int(page.value("__import__('os').getpid()"))
+    pid = page.pid
     before = [sampler.pid for sampler in samplers_of(pid)]
     page.ask("subscribe", client="one")
     page.start(BUSY_CELL.format(seconds=9))

@@ -112,34 +112,18 @@ def run(request: pytest.FixtureRequest, runs: Runs) -> Run:
     return runs(request.param)
 
 
-@pytest.fixture
-def quickstart(runs: Runs) -> Run:
-    return runs(FOLDER / "quickstart.ipynb")
+def ran(name: str) -> Any:
+    """Make the fixture of a notebook that ran, named like it."""
+
+    @pytest.fixture(name=name)
+    def fixture(runs: Runs) -> Run:
+        return runs(FOLDER / f"{name}.ipynb")
+
+    return fixture
 
 
-@pytest.fixture
-def own_pipeline(runs: Runs) -> Run:
-    return runs(FOLDER / "own_pipeline.ipynb")
-
-
-@pytest.fixture
-def recorded(runs: Runs) -> Run:
-    return runs(FOLDER / "recorded_session.ipynb")
-
-
-@pytest.fixture
-def cpu_machines(runs: Runs) -> Run:
-    return runs(FOLDER / "cpu_machines.ipynb")
-
-
-@pytest.fixture
-def published_tables(runs: Runs) -> Run:
-    return runs(FOLDER / "published_tables.ipynb")
-
-
-@pytest.fixture
-def many_ranks(runs: Runs) -> Run:
-    return runs(FOLDER / "many_ranks.ipynb")
+quickstart, own_pipeline, recorded_session = ran("quickstart"), ran("own_pipeline"), ran("recorded_session")
+cpu_machines, published_tables, many_ranks = ran("cpu_machines"), ran("published_tables"), ran("many_ranks")
 
 
 def test_there_are_notebooks() -> None:
@@ -329,20 +313,20 @@ def test_a_pipeline_of_ones_own_takes_over_and_is_reproducible(own_pipeline: Run
     assert "48 images of (3, 128, 128), the same again: True" in own_pipeline.printed
 
 
-def test_a_killed_process_leaves_its_session(recorded: Run) -> None:
-    assert "ended by signal 9" in recorded.printed
+def test_a_killed_process_leaves_its_session(recorded_session: Run) -> None:
+    assert "ended by signal 9" in recorded_session.printed
     assert re.search(
         r"^[89]\.\d s, ended: the kernel ended without goodbye$|^7\.\d s, ended: the kernel ended",
-        recorded.printed,
+        recorded_session.printed,
         re.MULTILINE,
     )
-    assert "damaged: nothing" in recorded.printed
-    rows, series = re.findall(r"^([\d,]+) rows, ([\d,]+) series$", recorded.printed, re.MULTILINE)[0]
+    assert "damaged: nothing" in recorded_session.printed
+    rows, series = re.findall(r"^([\d,]+) rows, ([\d,]+) series$", recorded_session.printed, re.MULTILINE)[0]
     assert int(rows) > 40
     assert int(series.replace(",", "")) > 30
-    first, last = re.findall(r"took (\d+) MB at first and (\d+) MB when", recorded.printed)[0]
+    first, last = re.findall(r"took (\d+) MB at first and (\d+) MB when", recorded_session.printed)[0]
     assert int(last) - int(first) > 100  # 40 MB a second
-    page = (recorded.folder / "session.html").read_text("utf-8")
+    page = (recorded_session.folder / "session.html").read_text("utf-8")
     assert "Recorded session" in page
 
 

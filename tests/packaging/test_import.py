@@ -29,8 +29,9 @@ def test_import_is_quick() -> None:
     assert statistics.median(times) < LIMIT_MS
 
 
-def test_import_loads_nothing_heavy() -> None:
-    loaded = run("-c", "import kernel_monitor, sys; print(*sys.modules)").stdout.split()
+@pytest.mark.parametrize("use", ["", "kernel_monitor.errors.MonitorError;"], ids=["nothing", "the errors"])
+def test_import_loads_nothing_heavy(use: str) -> None:
+    loaded = run("-c", f"import kernel_monitor, sys; {use} print(*sys.modules)").stdout.split()
     assert "kernel_monitor" in loaded
     assert sorted(set(loaded) & set(HEAVY)) == []
 
@@ -39,8 +40,3 @@ def test_import_loads_nothing_heavy() -> None:
 def test_what_watches_a_notebook_needs_no_torch_before_something_of_it_is_used(name: str) -> None:
     loaded = run("-c", f"import kernel_monitor.{name}, sys; print(*sys.modules)").stdout.split()
     assert {"torch", "torchvision", "bokeh", "nvidia", "PIL"} & set(loaded) == set()
-
-
-def test_the_errors_are_there_without_anything_else() -> None:
-    loaded = run("-c", "import kernel_monitor, sys; kernel_monitor.errors.MonitorError; print(*sys.modules)").stdout
-    assert sorted(set(loaded.split()) & set(HEAVY)) == []

@@ -8,8 +8,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import kernel_monitor
 
 ROOT = Path(__file__).parents[2]
@@ -23,28 +21,13 @@ def read(path: str) -> dict[str, Any]:
 VERSION = read("package.json")["version"]
 
 
-@pytest.mark.parametrize(
-    "path", ["widgets/package.json", "extension/package.json", "kernel_monitor/labextension/package.json"]
-)
-def test_the_packages_have_the_version_of_the_root(path: str) -> None:
-    assert read(path)["version"] == VERSION
-
-
-def test_python_has_the_version_of_the_root() -> None:
-    assert kernel_monitor.__version__ == VERSION
-    assert metadata.version("kernel-monitor") == VERSION
-
-
-def test_the_page_has_the_version_of_the_root() -> None:
+def test_every_place_has_the_version_of_the_root() -> None:
+    for path in ("widgets/package.json", "extension/package.json", "kernel_monitor/labextension/package.json"):
+        assert read(path)["version"] == VERSION, path
+    assert (kernel_monitor.__version__, metadata.version("kernel-monitor")) == (VERSION, VERSION)
     source = (ROOT / "widgets/src/stream/protocol.ts").read_text()
     assert re.findall(r"VERSION = '([^']+)'", source) == [VERSION]
-
-
-def test_the_extension_depends_on_the_widgets_of_its_version() -> None:
     assert read("extension/package.json")["dependencies"]["@kernel-monitor/widgets"] == VERSION
-
-
-def test_the_changelog_has_the_version() -> None:
     headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert VERSION in headings
 

@@ -11,10 +11,12 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from ..waiting import until
+from .peers import outside
 
 HERE, THERE = "10.213.77.1", "10.213.77.2"
 NAME = "node-b"
@@ -46,11 +48,7 @@ class Host:
 
     def start(self, *words: str, **environment: str) -> subprocess.Popen[bytes]:
         """A Python process there."""
-        inherited = {name: value for name, value in os.environ.items() if name != "KERNEL_MONITOR_JOIN"}
-        process = subprocess.Popen(
-            [*self._prefix(), sys.executable, *words],
-            env={**inherited, **environment},
-        )
+        process = subprocess.Popen([*self._prefix(), sys.executable, *words], env=outside(**environment))
         self._processes.append(process)
         return process
 
@@ -82,9 +80,7 @@ class Namespaces(Host):
             _ip(*inside, "link", "set", far, "up")
             _ip(*inside, "link", "set", "lo", "up")
             # The cable carries packets a moment after both of its ends are up.
-            until = time.monotonic() + 5
-            while _ip(*inside, "-o", "link", "show", far).find("state UP") < 0 and time.monotonic() < until:
-                time.sleep(0.05)
+            until(lambda: "state UP" in _ip(*inside, "-o", "link", "show", far))
         except BaseException:
             self.stop()
             raise

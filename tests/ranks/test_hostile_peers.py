@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
 import resource
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -25,8 +27,9 @@ from kernel_monitor.ranks import session_files
 from kernel_monitor.ranks.rank_frames import STEP, Chunk, Frame, Identity, Machine, packed, unpacked
 from kernel_monitor.ranks.rank_server import RankServer
 
+from ..waiting import until
 from .conftest import ROOT
-from .test_transport import Client, frame, until
+from .peers import Client, frame
 
 IDLE = 2000  # connections
 ANSWERED_S = 60.0  # how long a report may take
@@ -174,7 +177,9 @@ class Training:
             stdout=subprocess.PIPE,
             env=environment,
             text=True,
+            start_new_session=True,
         )
+        self.pid = self._process.pid
         self.join = session_files.read(self._line())
         self.address = self.join.addresses[1]
         self.place = ("127.0.0.1", int(self.address.rpartition(":")[2]))
@@ -186,6 +191,12 @@ class Training:
         found: dict[str, Any] = json.loads(self._line())
         return found
 
+    def steady(self) -> dict[str, Any]:
+        """The report of a time after its first epochs."""
+        for _ in range(3):
+            until(lambda: self.report()["epochs"] > 0, ANSWERED_S)
+        return self.report()
+
     def _line(self) -> str:
         assert self._process.stdout is not None
         assert select.select([self._process.stdout], [], [], ANSWERED_S)[0], "the training says nothing"
@@ -193,7 +204,7 @@ class Training:
 
     def gateways(self) -> list[psutil.Process]:
         found = []
-        for child in psutil.Process(self._process.pid).children():
+        for child in psutil.Process(self.pid).children():
             with suppress(psutil.Error):  # it has just ended
                 if "kernel_monitor.ranks.tcp_gateway" in child.cmdline():
                     found.append(child)
@@ -209,6 +220,8 @@ def training(tmp_path: Path) -> Iterator[Training]:
     found = Training(tmp_path)
     yield found
     found.kill()
+    with suppress(ProcessLookupError):  # a worker of the DataLoader may outlive it
+        os.killpg(found.pid, signal.SIGKILL)
 
 
 @pytest.fixture
@@ -227,8 +240,7 @@ def unharmed(found: dict[str, Any], before: dict[str, Any]) -> None:
 
 
 def test_connections_without_a_key_cost_the_training_nothing(training: Training, many_descriptors: None) -> None:
-    time.sleep(3)
-    before = training.report()
+    before = training.steady()
     rank = Client(training.address, training.join)
     rank.send(packed(frame()))
     assert rank.answered(10)
@@ -264,8 +276,7 @@ def test_connections_without_a_key_cost_the_training_nothing(training: Training,
 
 
 def test_messages_of_all_kinds_with_a_key_are_refused_and_counted(training: Training) -> None:
-    time.sleep(3)
-    before = training.report()
+    before = training.steady()
     client = Client(training.address, training.join)
     wrong = 0
     try:
@@ -276,7 +287,7 @@ def test_messages_of_all_kinds_with_a_key_are_refused_and_counted(training: Trai
             except ValueError:
                 wrong += 1
         client.socket.send_multipart([b"two", b"parts"])
-        assert until(lambda: training.report()["refused"] >= wrong, 60), (training.report(), wrong)
+        until(lambda: training.report()["refused"] >= wrong, 60, lambda: (training.report(), wrong))
         client.send(packed(frame()))
         assert client.answered(10)
         time.sleep(1.5)
@@ -292,14 +303,13 @@ def test_messages_of_all_kinds_with_a_key_are_refused_and_counted(training: Trai
 
 
 def test_ranks_jobs_and_hosts_without_end_are_bounded(training: Training) -> None:
-    time.sleep(3)
-    before = training.report()
+    before = training.steady()
     client = Client(training.address, training.join)
     try:
-        end = time.monotonic() + 15
-        number = 0
-        while time.monotonic() < end:
-            number += 1
+        numbers = itertools.count(1)
+
+        def send() -> None:
+            number = next(numbers)
             of = full(number, f"host-{number}", 2048 if number < 400 else 2)
             names = [{**of.loaders[0], "name": f"loader {number}.{each}", "id": f"{each}"} for each in range(8)]
             # The ones that were let in stay and change their names, cores and jobs.
@@ -307,12 +317,20 @@ def test_ranks_jobs_and_hosts_without_end_are_bounded(training: Training) -> Non
             with suppress(zmq.Again):  # a busy server reads more slowly than this sends
                 client.send(packed(of._replace(loaders=names, chunks=[], indices=b"", device=f"GPU-{number}")))
                 client.send(packed(again._replace(identity=again.identity._replace(name=f"name {number}"))))
+
+        def refused() -> bool:
+            send()
+            return "more than 64 other hosts at once" in training.report()["status"]
+
+        end = time.monotonic() + 15
+        while time.monotonic() < end:
+            send()
         found = training.report()
         unharmed(found, before)
         assert found["nodes"] <= 64 + 8, found["nodes"]
         assert len(found["ranks"]) <= 256
         assert found["series"] < 10_000
-        assert until(lambda: "more than 64 other hosts at once" in training.report()["status"], ANSWERED_S)
+        until(refused, ANSWERED_S)
     finally:
         client.close()
 
@@ -325,15 +343,10 @@ def test_the_gateway_is_started_again_and_ends_with_the_kernel(training: Trainin
         assert client.answered(10)
         client.socket.recv()
         first.kill()
-        assert until(lambda: [each.pid for each in training.gateways()] not in ([], [first.pid]), 10)
-        for _ in range(40):
-            client.send(packed(frame()))
-            if client.answered(0.5):
-                break
-        else:
-            pytest.fail("no rank is heard any more")
+        until(lambda: [each.pid for each in training.gateways()] not in ([], [first.pid]), 10)
+        client.send_until_answered(packed(frame()))
         words = "was started again 1 time, the last time: it was killed by SIGKILL"
-        assert until(lambda: words in training.report()["status"], 5), training.report()["status"]
+        until(lambda: words in training.report()["status"], 5, lambda: training.report()["status"])
         (second,) = training.gateways()
         training.kill()
         assert not psutil.wait_procs([second], timeout=5)[1]
@@ -358,11 +371,11 @@ def test_a_thread_that_fails_or_ends_goes_on_and_says_so(tmp_path: Path, monkeyp
                 server._listener.router.close()
 
         monkeypatch.setattr(server.hosts, "refresh", refresh)
-        assert until(lambda: server.restarts == 1)
+        until(lambda: server.restarts == 1)
         assert server.faults() == [
             "the thread that hears ranks failed 1 time and went on, the last time: OSError: Too many open files"
         ]
-        assert until(lambda: not server._thread.is_alive())
+        until(lambda: not server._thread.is_alive())
         server.revive()
         assert server.faults() == ["the thread that hears ranks failed 2 times and went on, the last time: it ended"]
         client.send(packed(frame()))
@@ -370,13 +383,8 @@ def test_a_thread_that_fails_or_ends_goes_on_and_says_so(tmp_path: Path, monkeyp
         client.socket.recv()
         # Its sockets are lost: it makes others.
         lost.append(True)
-        assert until(lambda: server.restarts == 3)
-        for _ in range(20):
-            client.send(packed(frame()))
-            if client.answered(0.5):
-                break
-        else:
-            pytest.fail("no rank is heard any more")
+        until(lambda: server.restarts == 3)
+        client.send_until_answered(packed(frame()))
     finally:
         client.close()
         server.stop()

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,14 +23,10 @@ from kernel_monitor.ranks.rank_frames import Frame, Identity, Machine, packed, u
 from kernel_monitor.ranks.rank_server import RankServer
 from kernel_monitor.ranks.session_files import VARIABLE
 
+from ..waiting import until
+from .peers import LOOP, Clock
+
 READ = Machine([0, 1], ["H100"], ["GPU-AB-1"], {"cpu/0/busy": 20.0, "cpu/1/busy": 40.0, "gpu/0/utilisation": 91.0})
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
@@ -176,12 +171,6 @@ def test_a_machine_that_cannot_be_read_harms_no_frame(monkeypatch: pytest.Monkey
     assert [sampler.reading(now) for now in (10.0, 20.0)] == [None, None]
 
 
-LOOP = """
-import sys, time
-from kernel_monitor import watch_loader
-for _ in watch_loader(list(range(100_000))):
-    time.sleep(0.01)
-"""
 BOTH = """
 import os, subprocess, sys
 ranks = [subprocess.Popen([sys.executable, "-c", sys.argv[1]], env={**os.environ, "RANK": str(k)}) for k in (0, 1)]
@@ -205,11 +194,11 @@ def test_of_two_real_ranks_of_another_host_one_reads_it_and_the_other_one_when_t
         [*ISOLATED, sys.executable, "-c", BOTH, LOOP], env={**os.environ, VARIABLE: server.folder}
     )
     try:
-        assert until(lambda: len(server.ranks()) == 2 and len(server.hosts.table.nodes()) == 1)
+        until(lambda: len(server.ranks()) == 2 and len(server.hosts.table.nodes()) == 1)
         (node,) = server.hosts.table.nodes()
         assert node.cores
         assert {rank.node for rank in server.ranks()} == {node.id}
-        assert until(lambda: f"node/{node.id}/cpu/{node.cores[0]}/busy" in server.hosts.table.values())
+        until(lambda: f"node/{node.id}/cpu/{node.cores[0]}/busy" in server.hosts.table.values())
         (reader,) = server.hosts.readers()
         (killed,) = [
             child
@@ -218,23 +207,13 @@ def test_of_two_real_ranks_of_another_host_one_reads_it_and_the_other_one_when_t
             == str(reader)
         ]
         killed.kill()
-        assert until(lambda: server.hosts.readers() not in ([], [reader]))
-        assert until(lambda: server.hosts.table.values().get(f"node/{node.id}/memory", 0) > 0)
+        until(lambda: server.hosts.readers() not in ([], [reader]))
+        until(lambda: server.hosts.table.values().get(f"node/{node.id}/memory", 0) > 0)
         assert server.hosts.table.nodes() == [node]
         process.kill()
-        assert until(lambda: not server.hosts.table.nodes()[0].alive)
+        until(lambda: not server.hosts.table.nodes()[0].alive)
         assert server.hosts.table.nodes()[0].reason == ENDED
     finally:
         process.kill()
         process.wait()
         server.stop()
-
-
-def until(true: Callable[[], bool], seconds: float = 20.0) -> bool:
-    """Whether it becomes true in time."""
-    end = time.monotonic() + seconds
-    while not true():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.05)
-    return True

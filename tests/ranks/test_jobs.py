@@ -14,14 +14,9 @@ from kernel_monitor.ranks.jobs import KEPT_ENDED, MOST_JOBS, MOST_RANKS, Jobs, m
 from kernel_monitor.ranks.rank_client import ClockOffset
 from kernel_monitor.ranks.rank_frames import Frame, Identity
 
+from .peers import Clock
+
 PORT = "127.0.0.1:29500 run"
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def process(pid: int, rank: int | None, world: int | None = 2, job: str = PORT, host: str = "far") -> Identity:

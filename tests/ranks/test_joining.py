@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from kernel_monitor.record.reader import open_session
 from tests.kernel.kernels import Page
+
+from ..waiting import until
 
 RANKS = "[(r.job, r.number, r.world, r.steps, r.alive, r.reason) for r in monitor.live_session.ranks.ranks]"
 TORCHRUN = "-m torch.distributed.run --nproc_per_node 2 --master_addr 127.0.0.1 --master_port"
 
 
 def ranks(page: Page) -> list[tuple[Any, ...]]:
-    found: list[tuple[Any, ...]] = page.value(RANKS)
-    return found
+    return list(page.value(RANKS))
 
 
 def wait_for(page: Page, condition: str, seconds: float = 20) -> None:
     """Until an expression over the cell's `ranks` is true."""
-    until = time.monotonic() + seconds
-    while not page.value(f"(lambda ranks: bool({condition}))(monitor.live_session.ranks.ranks)"):
-        assert time.monotonic() < until, (ranks(page), page.value("monitor.status()"))
-        time.sleep(0.1)
+    until(
+        lambda: page.value(f"(lambda ranks: bool({condition}))(monitor.live_session.ranks.ranks)"),
+        seconds,
+        lambda: (ranks(page), page.value("monitor.status()")),
+    )
 
 
 def rows_of(page: Page, part: str, rank: str) -> list[float]:
@@ -32,8 +35,7 @@ def rows_of(page: Page, part: str, rank: str) -> list[float]:
         "(lambda r, n: [float(v) for v in r.values[:, r.schema.columns[n]] if v == v] if n in r.schema.columns else [])"
         f"(monitor.store.rows(), 'rank/{rank}/{part}')"
     )
-    found: list[float] = page.value(code)
-    return found
+    return list(page.value(code))
 
 
 def test_torchrun_in_a_cell_is_seen_in_store_recording_and_pandas(page: Page, port: int) -> None:
@@ -64,25 +66,25 @@ def test_torchrun_in_a_cell_is_seen_in_store_recording_and_pandas(page: Page, po
     ]
 
 
-def test_spawned_processes_are_known_by_their_process_group(page: Page, port: int) -> None:
-    page.run("from kernel_monitor import monitor\nfrom tests.ranks.training import spawned")
-    page.start(f"import torch.multiprocessing as mp\nmp.spawn(spawned, (2, {port}, 120), nprocs=2)")
-    page.client.get_shell_msg(timeout=60)
-    page.started = False
-    wait_for(page, "len(ranks) == 2 and not any(r.alive for r in ranks)")
-    assert [entry[:4] for entry in ranks(page)] == [(1, 0, 2, True), (1, 1, 2, True)]
+SPAWN = """
+import torch.multiprocessing as mp
+from tests.ranks.training import spawned
+mp.spawn(spawned, (2, {port}, 120), nprocs=2)
+"""
+LAUNCH = """
+from accelerate import notebook_launcher
+def train():
+    from tests.ranks import training
+    training.main(120)
+notebook_launcher(train, num_processes=2, use_port="{port}")
+"""
 
 
-def test_notebook_launcher_forks_ranks_and_the_kernel_is_none(page: Page, port: int) -> None:
+@pytest.mark.parametrize("cell", [SPAWN, LAUNCH], ids=["spawn", "notebook_launcher"])
+def test_processes_of_the_kernel_are_ranks_and_the_kernel_is_none(page: Page, port: int, cell: str) -> None:
+    """Those that are spawned are known by their process group."""
     page.run("from kernel_monitor import monitor")
-    page.start(
-        "from accelerate import notebook_launcher\n"
-        "def train():\n    from tests.ranks import training\n    training.main(120)\n"
-        f"notebook_launcher(train, num_processes=2, use_port='{port}')"
-    )
-    reply = page.client.get_shell_msg(timeout=90)
-    page.started = False
-    assert reply["content"]["status"] == "ok", reply["content"]
+    page.run(cell.format(port=port), timeout=90)
     wait_for(page, "len(ranks) == 2 and not any(r.alive for r in ranks)")
     assert [entry[:4] for entry in ranks(page)] == [(1, 0, 2, True), (1, 1, 2, True)]
     assert min(len(rows_of(page, "step", f"1-{number}")) for number in (0, 1)) > 5

@@ -15,11 +15,10 @@ from kernel_monitor.os_process import child_environment
 from kernel_monitor.ranks.alone_run import FORKED, UNKNOWN, JobCommands, RankCommand, command_of, supervisor
 from kernel_monitor.ranks.session_files import JoinError
 
+from ..waiting import until
+from .peers import started
+
 SLEEP = "import time; time.sleep(60)"
-
-
-def started(*words: str, **environment: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, *words], env={**os.environ, **environment})
 
 
 def test_a_script_is_known_with_its_arguments_and_environment(tmp_path: Path) -> None:
@@ -77,17 +76,11 @@ def test_its_supervisor_ends_all_of_it_even_what_ignores_interrupts(tmp_path: Pa
         assert process.stdin is not None
         assert process.stdout is not None
         pid = int(process.stdout.readline())
-        until = time.monotonic() + 10
-        while not (tmp_path / "ready").exists() or not (tmp_path / "ready").read_text("utf-8"):
-            assert time.monotonic() < until
-            time.sleep(0.05)
-        child, rank = (tmp_path / "ready").read_text("utf-8").split()
+        ready = tmp_path / "ready"
+        child, rank = until(lambda: ready.read_text("utf-8").split() if ready.exists() else [])
         assert rank == "0"
         os.kill(process.pid, 0)
         process.stdin.close()
         assert process.wait(15) == 3
     for number in (pid, int(child)):
-        until = time.monotonic() + 3
-        while psutil.pid_exists(number) and psutil.Process(number).status() != psutil.STATUS_ZOMBIE:
-            assert time.monotonic() < until, number
-            time.sleep(0.05)
+        until(lambda: not psutil.pid_exists(number) or psutil.Process(number).status() == psutil.STATUS_ZOMBIE, 3)  # noqa: B023

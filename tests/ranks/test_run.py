@@ -6,13 +6,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from kernel_monitor.record.reader import open_session
 from tests.kernel.kernels import Page
 
+from ..waiting import until
 from .conftest import ROOT
+from .peers import outside
 from .test_joining import TORCHRUN, ranks, wait_for
 
 RUN = [sys.executable, "-m", "kernel_monitor", "run"]
@@ -23,14 +24,8 @@ def training(port: int) -> list[str]:
 
 
 def started(*words: str, **environment: str) -> subprocess.Popen[str]:
-    inherited = {name: value for name, value in os.environ.items() if name != "KERNEL_MONITOR_JOIN"}
-    return subprocess.Popen(
-        [*RUN, *words],
-        cwd=ROOT,
-        env={**inherited, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environment},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    variables = outside(PYTHONPATH=str(ROOT), **environment)
+    return subprocess.Popen([*RUN, *words], cwd=ROOT, env=variables, stderr=subprocess.PIPE, text=True)
 
 
 def test_ranks_of_another_terminal_join_a_kernel_and_outlive_it(page: Page, port: int) -> None:
@@ -76,12 +71,8 @@ def test_a_rank_that_uses_nothing_of_ours_shows_its_cpu(page: Page) -> None:
         "busy = 'import time\\nuntil = time.monotonic() + 60\\nwhile time.monotonic() < until: pass'\n"
         "process = subprocess.Popen([sys.executable, '-c', busy], env={**os.environ, 'RANK': '0', 'WORLD_SIZE': '1'})"
     )
-    until = time.monotonic() + 15
-    while (
-        page.value("monitor.live_session.ranks.values({}, {}).get('rank/1-0/cpu', 0)") < 2
-    ):  # others may leave it little
-        assert time.monotonic() < until, ranks(page)
-        time.sleep(0.2)
+    cpu = "monitor.live_session.ranks.values({}, {}).get('rank/1-0/cpu', 0)"
+    until(lambda: page.value(cpu) >= 2, say=lambda: ranks(page))  # others may leave it little
     assert ranks(page) == [(1, 0, 1, False, True, None)]
     page.run("process.kill(); process.wait()")
     wait_for(page, "not ranks[0].alive")

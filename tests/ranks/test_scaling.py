@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import psutil
 
 from tests.kernel.kernels import Page
 
-from .test_joining import TORCHRUN, wait_for
+from ..waiting import until
+from .test_joining import TORCHRUN, rows_of, wait_for
 
 
 def refusal(page: Page, call: str) -> str:
@@ -34,7 +34,7 @@ def test_a_job_is_compared_with_one_of_its_ranks_alone(page: Page, port: int, tm
         "process = subprocess.Popen(words, env={**os.environ, 'STEPS': '100000'}, stderr=subprocess.DEVNULL)"
     )
     wait_for(page, "len(ranks) == 2 and all(r.steps for r in ranks)", 40)
-    time.sleep(4)
+    until(lambda: len(rows_of(page, "step", "1-1")) > 30)
     assert "it still runs" in refusal(page, "monitor.run_alone(confirmed=True)")
     assert "One rank alone was not measured" in refusal(page, "monitor.scaling()")
     page.run("process.terminate(); process.wait()")

@@ -17,7 +17,9 @@ import pytest
 from tests.kernel.kernels import Page
 from tests.loaders.conftest import make_folder
 
+from ..waiting import until
 from .conftest import ROOT
+from .peers import outside
 from .test_joining import TORCHRUN, ranks, wait_for
 
 IMAGES = 203  # an odd number: one rank's share is padded by one sample
@@ -47,10 +49,11 @@ def start(page: Page, photos: Path, out: Path, port: int, **environment: str) ->
 
 def until_state(page: Page, condition: str, seconds: float = 30) -> dict[str, Any]:
     """Until an expression over the job's loaders' `state` is true; the first one."""
-    until = time.monotonic() + seconds
-    while not page.value(f"(lambda state: bool({condition}))(monitor.job_states())"):
-        assert time.monotonic() < until, page.value("(monitor.job_states(), monitor.status())")
-        time.sleep(0.1)
+    until(
+        lambda: page.value(f"(lambda state: bool({condition}))(monitor.job_states())"),
+        seconds,
+        lambda: page.value("(monitor.job_states(), monitor.status())"),
+    )
     found: list[dict[str, Any]] = page.value("monitor.job_states()")
     return found[0] if found else {}
 
@@ -106,13 +109,8 @@ def test_one_click_switches_both_ranks(page: Page, photos: Path, tmp_path: Path,
     alone = tmp_path / "alone"
     alone.mkdir()
     (alone / "go").touch()
-    inherited = {name: value for name, value in os.environ.items() if name != "KERNEL_MONITOR_JOIN"}
-    subprocess.run(
-        words(photos, alone, port + 1),
-        env={**inherited, "EPOCHS": str(len(found[0]["counts"])), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
-        check=True,
-        timeout=90,
-    )
+    variables = outside(EPOCHS=str(len(found[0]["counts"])), PYTHONPATH=str(ROOT))
+    subprocess.run(words(photos, alone, port + 1), env=variables, check=True, timeout=90)
     for number in (0, 1):
         expected = json.loads((alone / f"{number}.json").read_text())
         assert found[number]["losses"] == pytest.approx(expected["losses"], abs=0.005)

@@ -18,20 +18,13 @@ from typing import Any
 import pytest
 import zmq
 
-from kernel_monitor.rank import Row
 from kernel_monitor.ranks import session_files
-from kernel_monitor.ranks.rank_frames import MOST_BYTES, Frame, Identity, packed, unpacked
+from kernel_monitor.ranks.rank_frames import MOST_BYTES, packed, unpacked
 from kernel_monitor.ranks.rank_server import RankServer
 from kernel_monitor.ranks.session_files import VARIABLE, Join, JoinError
-from kernel_monitor.steps.measured_step import Step
 
-HEARD_S = 5.0
-LOOP = """
-import sys, time
-from kernel_monitor import watch_loader
-for _ in watch_loader(list(range(100_000))):
-    time.sleep(0.01)
-"""
+from ..waiting import until
+from .peers import HEARD_S, LOOP, Client, frame, started
 
 
 @pytest.fixture
@@ -40,48 +33,6 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RankServ
     server = RankServer("tcp://127.0.0.1:0")
     yield server
     server.stop()
-
-
-def frame(number: int = 0) -> Frame:
-    """Of a rank of another machine."""
-    step = Step(time.monotonic(), 0, number, 4, 0.01, 0.05)
-    identity = Identity("other", "other-host", 4000 + number, 1.0, 1, number, 2, "job")
-    row: Row = (*step,)
-    return Frame(identity, time.monotonic(), 10.0, 80.0, 0, 0, None, None, None, [row])
-
-
-def until(true: Any, seconds: float = HEARD_S) -> bool:
-    """Whether it becomes true in time."""
-    end = time.monotonic() + seconds
-    while not true():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.02)
-    return True
-
-
-class Client:
-    """A socket that speaks to a server, with these keys or none."""
-
-    def __init__(self, address: str, join: Join | None, secret: str | None = None, public: str | None = None) -> None:
-        self.context = zmq.Context()
-        self.socket = self.context.socket(zmq.DEALER)
-        self.socket.setsockopt(zmq.LINGER, 0)
-        self.socket.setsockopt(zmq.SNDTIMEO, int(1000 * HEARD_S))  # for ever, else, once the server has hung up
-        if join is not None:
-            self.socket.curve_serverkey = join.server.encode()
-            self.socket.curve_publickey = (public or join.public).encode()
-            self.socket.curve_secretkey = (secret or join.secret).encode()
-        self.socket.connect(address)
-
-    def send(self, message: bytes) -> None:
-        self.socket.send(message)
-
-    def answered(self, seconds: float) -> bool:
-        return bool(self.socket.poll(int(1000 * seconds)))
-
-    def close(self) -> None:
-        self.context.destroy(linger=0)
 
 
 @pytest.fixture
@@ -123,7 +74,7 @@ def test_who_has_the_keys_is_heard_and_answered_with_the_time(
     assert clients[0].answered(HEARD_S)
     answer = json.loads(clients[0].socket.recv())
     assert answer["sent"] == sent.sent <= answer["received"] <= answer["answered"]
-    assert until(server.values)
+    until(server.values)
     assert server.values()["rank/1-0/step"] == pytest.approx(50)
     assert server.values()["rank/1-0/wait_percent"] == pytest.approx(20)
     assert server.ranks()[0].host == "other-host"
@@ -197,17 +148,12 @@ def test_messages_that_are_no_frames_are_refused_and_counted(server: RankServer,
         with pytest.raises(ValueError, match=r"."):
             unpacked(message)
         clients[0].send(message)
-    assert until(lambda: server.refused == len(bad)), server.refused
+    until(lambda: server.refused == len(bad), HEARD_S, lambda: server.refused)
     clients[0].send(good)
-    assert until(lambda: bool(server.ranks()))
+    until(lambda: bool(server.ranks()))
     # ZeroMQ closes the connection of who sends more than a frame can have, and takes it again.
     clients[0].send(b"x" * (MOST_BYTES + 1))
-    for _ in range(20):
-        clients[0].send(good)
-        if clients[0].answered(0.25):
-            break
-    else:
-        pytest.fail("nobody is heard any more")
+    clients[0].send_until_answered(good)
 
 
 def test_a_frame_is_what_it_was(server: RankServer) -> None:
@@ -218,30 +164,26 @@ def test_a_frame_is_what_it_was(server: RankServer) -> None:
     assert got.steps[0][4:6] == pytest.approx((0.01, 0.05))
 
 
-def child(**environment: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", LOOP], env={**os.environ, **environment})
-
-
 def test_a_killed_rank_keeps_its_row_with_the_reason(server: RankServer) -> None:
-    processes = [child(RANK=str(rank), WORLD_SIZE="2", MASTER_PORT="29500") for rank in (0, 1)]
+    processes = [started("-c", LOOP, RANK=str(rank), WORLD_SIZE="2", MASTER_PORT="29500") for rank in (0, 1)]
     try:
-        assert until(lambda: len(server.ranks()) == 2 and all(rank.steps for rank in server.ranks()), 30)
-        assert until(lambda: "rank/1-1/step" in server.values())
+        until(lambda: len(server.ranks()) == 2 and all(rank.steps for rank in server.ranks()), 30)
+        until(lambda: "rank/1-1/step" in server.values())
         processes[1].kill()
-        assert until(lambda: not server.ranks()[1].alive, 4)
+        until(lambda: not server.ranks()[1].alive, 4)
         assert [(rank.id, rank.alive, rank.reason) for rank in server.ranks()] == [
             ("1-0", True, None),
             ("1-1", False, "its process has ended"),
         ]
         # One that stands still is not dead: it comes back.
         processes[0].send_signal(signal.SIGSTOP)
-        assert until(lambda: not server.ranks()[0].alive, 9)
+        until(lambda: not server.ranks()[0].alive, 9)
         assert server.ranks()[0].reason == "nothing was heard of it for 5 s"
         processes[0].send_signal(signal.SIGCONT)
-        assert until(lambda: server.ranks()[0].alive)
+        until(lambda: server.ranks()[0].alive)
         processes[0].send_signal(signal.SIGINT)
         assert processes[0].wait(10) != 0
-        assert until(lambda: server.ranks()[0].reason == "it has finished", 4)
+        until(lambda: server.ranks()[0].reason == "it has finished", 4)
     finally:
         for process in processes:
             process.kill()
@@ -250,16 +192,16 @@ def test_a_killed_rank_keeps_its_row_with_the_reason(server: RankServer) -> None
 
 def test_after_the_session_a_rank_goes_on_alone_and_nothing_is_left(tmp_path: Path) -> None:
     server = RankServer()
-    process = child(RANK="0", WORLD_SIZE="1", MASTER_PORT="29500")
+    process = started("-c", LOOP, RANK="0", WORLD_SIZE="1", MASTER_PORT="29500")
     try:
-        assert until(lambda: bool(server.values()), 30)
+        until(lambda: bool(server.values()), 30)
         began = time.monotonic()
         server.stop()
         assert time.monotonic() - began < 2
         assert not Path(server.folder).exists()
         assert VARIABLE not in os.environ
         assert not [each.name for each in threading.enumerate() if each.name.startswith("kernel-monitor-ranks")]
-        assert until(lambda: _threads(process.pid) <= before_joining(), 5)
+        until(lambda: _threads(process.pid) <= before_joining(), 5)
         assert process.poll() is None
     finally:
         process.kill()
@@ -268,7 +210,7 @@ def test_after_the_session_a_rank_goes_on_alone_and_nothing_is_left(tmp_path: Pa
 
 def before_joining() -> int:
     """Threads of such a loop that joins nothing."""
-    process = child()
+    process = started("-c", LOOP)
     try:
         time.sleep(1.5)
         return _threads(process.pid)

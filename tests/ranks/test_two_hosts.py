@@ -10,10 +10,11 @@ import pytest
 
 from tests.kernel.kernels import Page
 
+from ..waiting import until
 from .conftest import ROOT
 from .hosts import Host, Namespaces, second_host
+from .peers import LOOP
 from .test_joining import ranks, rows_of, wait_for
-from .test_transport import LOOP
 
 TCP = "monitor.configure(ranks='tcp://{}:0')"
 
@@ -46,7 +47,6 @@ def environment(rank: int, join: str, there: Host, port: int = 29500) -> dict[st
         "MASTER_PORT": str(port),
         "GLOO_SOCKET_IFNAME": there.interfaces[rank],
         "KERNEL_MONITOR_JOIN": join,
-        "OMP_NUM_THREADS": "1",
         "PYTHONPATH": str(ROOT),
     }
 
@@ -61,10 +61,8 @@ def test_a_job_on_two_machines_is_one_job(page: Page, there: Host, port: int) ->
             there.start(*training, **environment(1, there.copied(folder), there, port), STEPS="80", SLOW_RANK="1"),
         ]
         wait_for(page, "len(ranks) == 2 and all(r.steps for r in ranks)", 60)
-        until = time.monotonic() + 10
-        while "clocks of the ranks' machines: ±" not in (status := page.value("monitor.status()")):
-            assert time.monotonic() < until, status
-            time.sleep(0.2)
+        until(lambda: "clocks of the ranks' machines: ±" in page.value("monitor.status()"))
+        status = page.value("monitor.status()")
         for process in processes:
             assert process.wait(60) == 0
     finally:
@@ -108,9 +106,6 @@ def test_ranks_come_back_when_the_monitor_starts_again(page: Page, there: Host) 
         page.run("monitor.start()")
         wait_for(page, "len(ranks) == 2 and all(r.alive and r.steps for r in ranks)", 20)
         before = len(rows_of(page, "step", "1-1"))
-        until = time.monotonic() + 10
-        while len(rows_of(page, "step", "1-1")) <= before:
-            assert time.monotonic() < until
-            time.sleep(0.2)
+        until(lambda: len(rows_of(page, "step", "1-1")) > before)
     finally:
         here.stop()

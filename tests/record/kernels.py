@@ -9,12 +9,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
+
+from ..waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -53,16 +54,23 @@ class Kernel:
         return [one["notice"] for one in list(self.said) if "notice" in one]
 
     @property
+    def states(self) -> list[Any]:
+        """The states of the recorder that it was told of."""
+        return [notice.get("state") for notice in self.notices]
+
+    @property
     def sampler(self) -> psutil.Process:
         """Its newest sampler."""
         return psutil.Process(next(one["pid"] for one in reversed(list(self.said)) if "pid" in one))
 
     def wait_for(self, ready: Callable[[], bool], seconds: float = 30.0) -> None:
-        until = time.monotonic() + seconds
-        while not ready():
-            if time.monotonic() > until:
-                raise AssertionError(f"not within {seconds:g} s; it said {self.said[-5:]}, exit {self.process.poll()}")
-            time.sleep(0.01)
+        until(ready, seconds, lambda: f"it said {self.said[-5:]}, exit {self.process.poll()}")
+
+    def wait_for_frames(self, more: int) -> int:
+        """Wait for some frames more than it has; return how many there were."""
+        before = len(self.frames)
+        self.wait_for(lambda: len(self.frames) > before + more)
+        return before
 
     def tell(self, command: object) -> None:
         assert self.process.stdin is not None

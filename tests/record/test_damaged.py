@@ -21,8 +21,7 @@ from kernel_monitor.record.sessions import read_entry, sessions
 from kernel_monitor.recorded import Opened
 from kernel_monitor.runtime.recorder import left_behind
 
-from .recorded import ORIGIN, session
-from .test_reader import interrupted
+from .recorded import ORIGIN, interrupted, session, sql
 
 
 def flipped(path: Path) -> None:
@@ -37,9 +36,7 @@ def flipped(path: Path) -> None:
 def changed(statement: str) -> Callable[[Path], None]:
     def make(path: Path) -> None:
         session(path, session="changed")
-        with closing(sqlite3.connect(path)) as connection:
-            connection.execute(statement)
-            connection.commit()
+        sql(path, statement)
 
     return make
 
@@ -73,6 +70,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return found
 
 
+def harm_all(folder: Path) -> None:
+    for harm, make in HARMS.items():
+        make(folder / f"{harm}.kmsession")
+
+
 @pytest.mark.parametrize("harm", HARMS)
 def test_it_is_one_line_and_everything_else_goes_on(
     folder: Path, harm: str, capsys: pytest.CaptureFixture[str]
@@ -100,8 +102,7 @@ def test_it_is_one_line_and_everything_else_goes_on(
 
 
 def test_the_next_start_tells_of_a_killed_session_all_the_same(folder: Path) -> None:
-    for harm, make in HARMS.items():
-        make(folder / f"{harm}.kmsession")
+    harm_all(folder)
     interrupted(folder / "killed.kmsession")
     told = left_behind()
     assert told is not None
@@ -110,8 +111,7 @@ def test_the_next_start_tells_of_a_killed_session_all_the_same(folder: Path) -> 
 
 
 def test_damaged_files_age_out_by_their_own_time(folder: Path) -> None:
-    for harm, make in HARMS.items():
-        make(folder / f"{harm}.kmsession")
+    harm_all(folder)
     session(folder / "good.kmsession", session="good", origin=ORIGIN)
     before = {path.name for path in folder.iterdir()}
     assert prune(folder) == []
@@ -128,8 +128,7 @@ def test_damaged_files_age_out_by_their_own_time(folder: Path) -> None:
 
 
 def test_upkeep_keeps_the_log_short_beside_damaged_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for harm, make in HARMS.items():
-        make(folder / f"{harm}.kmsession")
+    harm_all(folder)
     old = session(folder / "old.kmsession", session="old", origin=time.time() - 40 * 86400)
     monkeypatch.setattr("kernel_monitor.record.session_file.PERIOD_S", 0.05)
     monkeypatch.setattr("kernel_monitor.record.session_file.ENOUGH", 1 << 16)

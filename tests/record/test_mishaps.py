@@ -18,7 +18,8 @@ import pytest
 from kernel_monitor.record.reader import open_session
 from kernel_monitor.record.writer import stop_message
 
-from .recorded import feed, hello, recorder, recording, session, waves
+from ..waiting import until
+from .recorded import feed, hello, recorder, recording, session, small_disk, sql, waves
 
 
 def test_a_folder_that_is_removed_is_told(tmp_path: Path) -> None:
@@ -32,8 +33,7 @@ def test_a_folder_that_is_removed_is_told(tmp_path: Path) -> None:
     assert found["level"] == "error"
 
 
-def test_a_file_that_is_removed_is_told(tmp_path: Path) -> None:
-    path = tmp_path / "a.kmsession"
+def test_a_file_that_is_removed_is_told(path: Path) -> None:
     with recording(path) as (_, told):
         path.unlink()
         assert "was removed" in told.wait_for("stopped")["message"]
@@ -45,17 +45,15 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
         assert "recording stopped" in told.wait_for("stopped")["message"]
 
 
-def test_a_lock_that_stays_is_told_and_a_short_one_is_waited_for(tmp_path: Path) -> None:
-    path = tmp_path / "a.kmsession"
+def test_a_lock_that_stays_is_told_and_a_short_one_is_waited_for(path: Path) -> None:
     with recording(path) as (one, told):
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             feed(one, *waves(5, start=1))
             time.sleep(1)
             other.execute("ROLLBACK")
-        time.sleep(1)
+        until(lambda: len(open_session(path).rows()) == 10)
         assert told.states == ["recording"]
-        assert len(open_session(path).rows()) == 10
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             feed(one, *waves(5, start=3))
@@ -67,40 +65,29 @@ def test_a_lock_that_stays_is_told_and_a_short_one_is_waited_for(tmp_path: Path)
 
 
 @pytest.mark.parametrize("content", [b"no database " * 1000, b"other", b"another session"])
-def test_beside_what_is_not_the_session_a_new_file_is_made(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "a.kmsession"
+def test_beside_what_is_not_the_session_a_new_file_is_made(tmp_path: Path, path: Path, content: bytes) -> None:
     if content == b"another session":
         session(path, session="another")
     elif content == b"other":
-        with closing(sqlite3.connect(path)) as other:
-            other.execute("CREATE TABLE theirs (x)")
+        sql(path, "CREATE TABLE theirs (x)")
     else:
         path.write_bytes(content)
     before = path.read_bytes()
-    with recorder(path) as (one, told):
-        one.hello(0.0, hello())
-        feed(one, *waves(5))
+    with recorder(path, rows=5) as (_, told):
         moved = told.wait_for("moved")
     assert moved["path"] == str(tmp_path / "a-2.kmsession")
     assert path.read_bytes() == before
     assert len(open_session(moved["path"]).rows()) == 5
 
 
-def _mounted(folder: Path, size: str) -> bool:
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
-    return shutil.which("mount") is not None and subprocess.run(command, capture_output=True).returncode == 0
-
-
 def test_a_full_disk_is_told_and_recording_goes_on_when_there_is_room(tmp_path: Path) -> None:
     """On a small tmpfs where this user may mount one, else in a process whose files may not grow."""
     folder = tmp_path / "small"
-    if not _mounted(folder, "1m"):
-        assert "limits refuse" in _recorded_under_a_limit(folder / "a.kmsession")
-        return
-    try:
-        path = folder / "a.kmsession"
-        ballast = folder / "ballast"
+    with small_disk(folder) as mounted:
+        if not mounted:
+            assert "limits refuse" in _recorded_under_a_limit(folder / "a.kmsession")
+            return
+        path, ballast = folder / "a.kmsession", folder / "ballast"
         ballast.write_bytes(bytes(600_000))
         random = np.random.default_rng(0)
         series = [(f"gpu/{n}/power", "%") for n in range(100)]
@@ -127,8 +114,6 @@ def test_a_full_disk_is_told_and_recording_goes_on_when_there_is_room(tmp_path: 
         after = open_session(path)
         assert len(after.rows()) == rows + 20
         assert after.check() == []
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 LIMITED = """
@@ -158,8 +143,7 @@ def _recorded_under_a_limit(path: Path) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
 
 
-def test_files_that_may_not_grow_end_the_recording(tmp_path: Path) -> None:
-    path = tmp_path / "a.kmsession"
+def test_files_that_may_not_grow_end_the_recording(path: Path) -> None:
     message = _recorded_under_a_limit(path)
     assert "limits refuse" in message
     assert "recording stopped at" in message
@@ -168,8 +152,7 @@ def test_files_that_may_not_grow_end_the_recording(tmp_path: Path) -> None:
     assert found.check() == []
 
 
-def test_each_failure_has_its_words(tmp_path: Path) -> None:
-    path = tmp_path / "a.kmsession"
+def test_each_failure_has_its_words(path: Path) -> None:
     for number, said in ((errno.ENOSPC, "disk is full"), (errno.EROFS, "cannot be written"), (errno.EACCES, "cannot")):
         assert said in stop_message(OSError(number, os.strerror(number)), path, 0.0)
     assert "The recorder failed (RuntimeError: x)" in stop_message(RuntimeError("x"), path, 0.0)
@@ -178,10 +161,6 @@ def test_each_failure_has_its_words(tmp_path: Path) -> None:
 def test_old_sessions_go_when_a_new_one_begins(tmp_path: Path) -> None:
     for days in (29, 31):
         session(tmp_path / f"{days}.kmsession", session=str(days), origin=time.time() - days * 86400)
-    with recorder(tmp_path / "new.kmsession", session="new") as (one, _):
-        one.hello(0.0, hello())
-        feed(one, *waves(5))
-        until = time.monotonic() + 20
-        while (tmp_path / "31.kmsession").exists() and time.monotonic() < until:
-            time.sleep(0.01)
+    with recorder(tmp_path / "new.kmsession", session="new", rows=5):
+        until(lambda: not (tmp_path / "31.kmsession").exists())
     assert sorted(file.name for file in tmp_path.iterdir()) == ["29.kmsession", "new.kmsession"]

@@ -5,14 +5,11 @@ from __future__ import annotations
 import builtins
 import gc
 import os
-import shutil
-import sqlite3
 import subprocess
-import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,43 +20,15 @@ import pytest
 from kernel_monitor.analysis.loops import epoch_counts
 from kernel_monitor.errors import MonitorError, SessionError
 from kernel_monitor.record import format as format_module
-from kernel_monitor.record.format import wal_of
 from kernel_monitor.record.reader import Bins, bin_width, open_session
 from kernel_monitor.record.sessions import read_entry
 
-from .recorded import ORIGIN, SERIES, feed, hello, recorder, session, waves
-
-INTERRUPTED = """
-import os, sys, time
-from pathlib import Path
-from kernel_monitor.record.writer import Recorder
-from tests.record.recorded import feed, hello, waves
-told = []
-one = Recorder(Path(sys.argv[1]), session="interrupted", origin=float(sys.argv[2]), on_state=told.append)
-one.start()
-one.hello(0.0, hello())
-feed(one, *waves(20))
-until = time.monotonic() + 20
-while one._queue and time.monotonic() < until:
-    time.sleep(0.05)
-time.sleep(0.2)
-os.kill(os.getpid(), 9)
-"""
+from .recorded import ORIGIN, SERIES, feed, interrupted, mounted, recorder, session, sql, waves
 
 
-def interrupted(path: Path) -> None:
-    """A session of 20 rows whose recorder was killed: all of it is in SQLite's log."""
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED, str(path), repr(ORIGIN)])
-    assert done.returncode == -9
-    assert wal_of(path).stat().st_size > 0
-
-
-def test_a_segment_and_some_series(tmp_path: Path) -> None:
+def test_a_segment_and_some_series(path: Path) -> None:
     times, values = waves(2000)
-    with recorder(tmp_path / "a.kmsession") as (one, _):
-        one.hello(0.0, hello())
-        feed(one, times, values)
-    found = open_session(tmp_path / "a.kmsession")
+    found = session(path, 2000)
     rows = found.rows(start=70.0, end=130.0, series=["memory/used", "cpu/1/busy"])
     wanted = (times >= 70) & (times <= 130)
     assert rows.time.tolist() == times[wanted].tolist()
@@ -70,9 +39,9 @@ def test_a_segment_and_some_series(tmp_path: Path) -> None:
     assert len(found.rows(start=1e6)) == 0
 
 
-def test_a_dataframe_has_wall_times_and_names(tmp_path: Path) -> None:
+def test_a_dataframe_has_wall_times_and_names(path: Path) -> None:
     times, values = waves(100)
-    frame = session(tmp_path / "a.kmsession", 100).to_pandas()
+    frame = session(path, 100).to_pandas()
     assert list(frame.columns) == [name for name, _ in SERIES]
     assert isinstance(frame.index, pd.DatetimeIndex)
     assert str(frame.index.tz) == "UTC"
@@ -82,8 +51,8 @@ def test_a_dataframe_has_wall_times_and_names(tmp_path: Path) -> None:
     assert set(map(str, frame.dtypes)) == {"float32"}
 
 
-def test_without_pandas_a_sentence_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = session(tmp_path / "a.kmsession")
+def test_without_pandas_a_sentence_says_so(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = session(path)
     load = builtins.__import__
 
     def without(name: str, *rest: Any) -> Any:
@@ -99,8 +68,8 @@ def test_without_pandas_a_sentence_says_so(tmp_path: Path, monkeypatch: pytest.M
 # -- snapshots --------------------------------------------------------------------------------------------------------
 
 
-def test_a_short_session_is_shown_as_it_is(tmp_path: Path) -> None:
-    found = session(tmp_path / "a.kmsession", 50).snapshot()
+def test_a_short_session_is_shown_as_it_is(path: Path) -> None:
+    found = session(path, 50).snapshot()
     times, values = waves(50)
     assert found.time.tolist() == times.tolist()
     assert np.array_equal(found.values, values)
@@ -114,13 +83,11 @@ def test_a_short_session_is_shown_as_it_is(tmp_path: Path) -> None:
     assert type(found).from_bytes(found.to_bytes()).facts == found.facts
 
 
-def test_a_long_one_is_shown_as_means_with_its_gap(tmp_path: Path) -> None:
-    path = tmp_path / "a.kmsession"
+def test_a_long_one_is_shown_as_means_with_its_gap(path: Path) -> None:
     times, values = waves(3000)
     there = (times < 100) | (times > 150)
     values[40:60, 1] = np.nan
-    with recorder(path) as (one, _):
-        one.hello(0.0, hello())
+    with recorder(path, rows=0) as (one, _):
         feed(one, times[there], values[there])
         one.command({"do": "values", "rows": [[t, {"loader/a/images": 5.0}] for t in times[there][::3].tolist()]})
     found = open_session(path).snapshot(max_rows=150)
@@ -167,8 +134,7 @@ def test_bins_fit(span: float, rows: int) -> None:
 # -- files in every state ---------------------------------------------------------------------------------------------
 
 
-def test_one_that_was_interrupted_is_whole(tmp_path: Path) -> None:
-    path = tmp_path / "a.kmsession"
+def test_one_that_was_interrupted_is_whole(path: Path) -> None:
     interrupted(path)
     found = open_session(path)
     assert len(found.rows()) == 20
@@ -178,39 +144,32 @@ def test_one_that_was_interrupted_is_whole(tmp_path: Path) -> None:
 
 
 @contextmanager
-def read_only(folder: Path) -> Iterator[bool]:
+def read_only(folder: Path) -> Iterator[None]:
     """Make a folder one that nobody can write into: a read-only mount where this user may, else by its mode."""
-    mounted = (
-        shutil.which("mount") is not None
-        and subprocess.run(["mount", "--bind", str(folder), str(folder)], capture_output=True).returncode == 0
-    )
-    if mounted:
-        subprocess.run(["mount", "-o", "remount,bind,ro", str(folder)], check=True)
-    else:
-        folder.chmod(0o555)
-    try:
-        yield mounted
-    finally:
-        if mounted:
-            subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    with mounted(folder, "--bind", str(folder)) as bound:
+        if bound:
+            subprocess.run(["mount", "-o", "remount,bind,ro", str(folder)], check=True)
         else:
-            folder.chmod(0o755)
+            folder.chmod(0o555)
+        try:
+            yield
+        finally:
+            if not bound:
+                folder.chmod(0o755)
 
 
 @pytest.mark.parametrize("state", ["ended", "interrupted", "log only"])
 def test_one_on_a_read_only_medium_is_read_to_its_last_row(tmp_path: Path, state: str) -> None:
-    folder = tmp_path / "medium"
-    folder.mkdir()
-    path = folder / "a.kmsession"
+    path = tmp_path / "medium" / "a.kmsession"
     if state == "ended":
         session(path, 20)
     else:
         interrupted(path)
     if state == "log only":
         path.with_name(path.name + "-shm").unlink()  # as a copy of the two files has it
-    with read_only(folder):
+    with read_only(path.parent):
         with pytest.raises(OSError, match=r"Read-only|Permission"):
-            (folder / "x").touch()
+            path.with_name("x").touch()
         found = open_session(path)
         assert len(found.rows()) == 20
         assert found.check() == []
@@ -221,12 +180,11 @@ def test_one_on_a_read_only_medium_is_read_to_its_last_row(tmp_path: Path, state
 def test_temporary_copies_go_with_their_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
-    folder = tmp_path / "medium"
-    folder.mkdir()
-    interrupted(folder / "a.kmsession")
-    (folder / "a.kmsession-shm").unlink()
-    with read_only(folder):
-        found = open_session(folder / "a.kmsession")
+    path = tmp_path / "medium" / "a.kmsession"
+    interrupted(path)
+    path.with_name(path.name + "-shm").unlink()
+    with read_only(path.parent):
+        found = open_session(path)
         assert len(list((tmp_path / "tmp").iterdir())) == 1
         assert len(found.rows()) == 20
         del found
@@ -234,13 +192,13 @@ def test_temporary_copies_go_with_their_session(tmp_path: Path, monkeypatch: pyt
         assert list((tmp_path / "tmp").iterdir()) == []
 
 
-def test_a_copy_does_not_overwrite_and_may_be_named_or_not(tmp_path: Path) -> None:
-    found = session(tmp_path / "a.kmsession")
+def test_a_copy_does_not_overwrite_and_may_be_named_or_not(tmp_path: Path, path: Path) -> None:
+    found = session(path)
     folder = tmp_path / "copies"
     folder.mkdir()
     assert found.copy(folder) == folder / "a.kmsession"
     assert found.copy(tmp_path / "mine").name == "mine.kmsession"
-    for taken in (folder, tmp_path / "a.kmsession"):
+    for taken in (folder, path):
         with pytest.raises(SessionError, match="exists"):
             found.copy(taken)
     with pytest.raises(SessionError, match="cannot be written"):
@@ -254,9 +212,7 @@ def test_what_is_no_session_is_named(tmp_path: Path) -> None:
     empty, text, other = tmp_path / "empty", tmp_path / "text", tmp_path / "other"
     empty.touch()
     text.write_text("hello " * 1000)
-    with closing(sqlite3.connect(other)) as connection:
-        connection.execute("CREATE TABLE x (y)")
-        connection.execute("PRAGMA application_id = 7")
+    sql(other, "CREATE TABLE x (y)", "PRAGMA application_id = 7")
     for path, said in ((empty, "nothing was recorded"), (text, "not a recorded session"), (other, "another program")):
         with pytest.raises(SessionError, match=said) as caught:
             open_session(path)
@@ -267,20 +223,15 @@ def test_what_is_no_session_is_named(tmp_path: Path) -> None:
         open_session(tmp_path)
 
 
-def test_a_session_without_rows_is_empty(tmp_path: Path) -> None:
-    with recorder(tmp_path / "a.kmsession") as (one, _):
-        one.hello(0.0, hello())
+def test_a_session_without_rows_is_empty(path: Path) -> None:
     with pytest.raises(SessionError, match="is empty: nothing was measured yet"):
-        open_session(tmp_path / "a.kmsession")
+        session(path, rows=0)
 
 
-def test_the_counts_of_past_epochs_are_with_their_loader(tmp_path: Path) -> None:
-    path = tmp_path / "a.kmsession"
+def test_the_counts_of_past_epochs_are_with_their_loader(path: Path) -> None:
     empty = {"epoch": 1, "batches": 0, "samples": 0, "planned": 64, "lost": 64, "doubled": 0}
     state = {"id": "loader-1", "name": "train", "epoch": 2, "batch": 0, "samples": 0, "planned": 64, "ended": True}
-    with recorder(path) as (one, _):
-        one.hello(0.0, hello())
-        feed(one, *waves(5))
+    with recorder(path, rows=5) as (one, _):
         one.command({"do": "loaders", "loaders": [state]})
         one.command({"do": "epochs", "epochs": {"loader-1": [empty]}})
     recorded = open_session(path)
@@ -290,31 +241,22 @@ def test_the_counts_of_past_epochs_are_with_their_loader(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("later", [-1, 1])
-def test_another_format_is_refused_and_not_called_damaged(tmp_path: Path, later: int) -> None:
-    path = tmp_path / "a.kmsession"
+def test_another_format_is_refused_and_not_called_damaged(path: Path, later: int) -> None:
     session(path)
     version = format_module.FORMAT + later
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute(f"PRAGMA user_version = {version}")
+    sql(path, f"PRAGMA user_version = {version}")
     with pytest.raises(SessionError, match=f"has format {version}; .* reads format {format_module.FORMAT}.*--upgrade"):
         open_session(path)
     assert not read_entry(path).damaged
 
 
-def test_a_damaged_chunk_is_named_and_the_rest_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "a.kmsession"
-    times, values = waves(1800)
-    with recorder(path) as (one, _):
-        one.hello(0.0, hello())
-        feed(one, times, values)
-    with closing(sqlite3.connect(path)) as connection:
-        number, data, rows = connection.execute(
-            "SELECT id, data, n FROM chunks ORDER BY id LIMIT 1 OFFSET 1"
-        ).fetchone()
-        broken = bytearray(data)
-        broken[len(broken) // 2] ^= 255
-        connection.execute("UPDATE chunks SET data = ? WHERE id = ?", (bytes(broken), number))
-        connection.commit()
+def test_a_damaged_chunk_is_named_and_the_rest_is_read(path: Path) -> None:
+    times, _ = waves(1800)
+    session(path, 1800)
+    ((number, data, rows),) = sql(path, "SELECT id, data, n FROM chunks ORDER BY id LIMIT 1 OFFSET 1")
+    broken = bytearray(data)
+    broken[len(broken) // 2] ^= 255
+    sql(path, "UPDATE chunks SET data = ? WHERE id = ?", values=(bytes(broken), number))
     found = open_session(path)
     assert len(found.check()) == 1
     assert f"{rows} rows from" in found.check()[0]
@@ -338,8 +280,7 @@ def verdict(path: Path) -> str:
     return problems[0] if problems else ""
 
 
-def test_any_page_overwritten_is_found_and_the_rest_may_be_read(tmp_path: Path) -> None:
-    path = tmp_path / "a.kmsession"
+def test_any_page_overwritten_is_found_and_the_rest_may_be_read(path: Path) -> None:
     session(path, 3000)
     assert verdict(path) == ""
     whole = path.read_bytes()
@@ -352,8 +293,7 @@ def test_any_page_overwritten_is_found_and_the_rest_may_be_read(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
-def test_a_file_cut_short_is_found(tmp_path: Path, share: float) -> None:
-    path = tmp_path / "a.kmsession"
+def test_a_file_cut_short_is_found(path: Path, share: float) -> None:
     session(path, 3000)
     os.truncate(path, int(path.stat().st_size * share))
     assert verdict(path)

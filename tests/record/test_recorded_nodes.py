@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ from kernel_monitor.report.page import render
 from kernel_monitor.runtime.recorder import RecorderFeed
 from kernel_monitor.store import Snapshot
 
-from .recorded import SERIES, feed, hello, recorder, session, waves
+from .recorded import SERIES, feed, recorder, session, sql, waves
 
 NODES = (
     Node("node-1", "rack-a", (0, 1, 3)),
@@ -57,8 +55,7 @@ def value(name: str, at: float) -> float:
 def recorded(path: Path, rows: int = 200, hidden: dict[str, str] | None = None) -> Path:
     """A session in which node 2 works for the first half, node 1 from the middle of it, and gets a core at the end."""
     times, values = waves(rows)
-    with recorder(path) as (one, _):
-        one.hello(0.0, hello())
+    with recorder(path, rows=0) as (one, _):
         kernel = Kernel(one, hidden)
         kernel.feed.begin({})
         for at, row in zip(times.tolist(), values.astype("<f4"), strict=True):
@@ -80,8 +77,8 @@ def working(rows: int, at: float) -> tuple[tuple[Node, ...], list[str]]:
     return ((first, second) if at > half / 2 else (second,)), names
 
 
-def test_every_value_of_a_node_comes_back_by_its_name(tmp_path: Path) -> None:
-    found = open_session(recorded(tmp_path / "a.kmsession"))
+def test_every_value_of_a_node_comes_back_by_its_name(path: Path) -> None:
+    found = open_session(recorded(path))
     assert found.check() == []
     assert found.schema.nodes == NODES
     rows = found.rows()
@@ -98,8 +95,8 @@ def test_every_value_of_a_node_comes_back_by_its_name(tmp_path: Path) -> None:
     assert found.to_pandas(["node/node-2/cpu/1/busy"]).iloc[0, 0] == value("node/node-2/cpu/1/busy", 0.05)
 
 
-def test_a_long_session_has_means_of_them(tmp_path: Path) -> None:
-    short = open_session(recorded(tmp_path / "a.kmsession")).snapshot(max_rows=20)
+def test_a_long_session_has_means_of_them(path: Path) -> None:
+    short = open_session(recorded(path)).snapshot(max_rows=20)
     assert short.facts["recorded"]["bin_s"] is not None
     column = short.values[:, short.schema.columns["node/node-2/batches"]]
     assert np.isfinite(column[:9]).all()
@@ -120,8 +117,8 @@ def test_names_are_recorded_only_where_that_is_allowed(tmp_path: Path) -> None:
     assert open_session(copied).schema.nodes == nodes
 
 
-def test_the_dashboard_and_the_report_of_a_recording_have_them(tmp_path: Path) -> None:
-    opened = RecordedSession(open_session(recorded(tmp_path / "a.kmsession", hidden={})))
+def test_the_dashboard_and_the_report_of_a_recording_have_them(path: Path) -> None:
+    opened = RecordedSession(open_session(recorded(path, hidden={})))
     assert "nodes" in opened.charts
     assert {"node/node-1/cpu/3/busy", "node/node-2/batches"} <= set(opened.page_rows.schema.names)
     assert "node-2 is gone: rack-b answers no more" in json.loads(opened.document)["doc"]["roots"].__repr__()
@@ -131,8 +128,8 @@ def test_the_dashboard_and_the_report_of_a_recording_have_them(tmp_path: Path) -
     assert again.schema == opened.snapshot.schema
 
 
-def test_a_session_without_nodes_is_as_ever(tmp_path: Path) -> None:
-    found = session(tmp_path / "a.kmsession")
+def test_a_session_without_nodes_is_as_ever(path: Path) -> None:
+    found = session(path)
     assert found.schema.nodes == ()
     assert list(found.schema.names) == [name for name, _ in SERIES]
     data = found.snapshot().schema.to_json()
@@ -166,8 +163,7 @@ def test_more_machines_than_can_be_read_leave_the_host_readable(
 )
 def test_odd_states_of_nodes_are_left_out_and_the_values_stay(tmp_path: Path, nodes: Any) -> None:
     path = recorded(tmp_path / "a.kmsession", rows=20)
-    with closing(sqlite3.connect(path)) as file, file:
-        file.execute("UPDATE meta SET value = ? WHERE key = 'nodes'", (json.dumps(nodes),))
+    sql(path, "UPDATE meta SET value = ? WHERE key = 'nodes'", values=(json.dumps(nodes),))
     found = open_session(path)
     assert {node.id: node.cores for node in found.schema.nodes} == {"node-1": (0, 1, 3), "node-2": (0, 1)}
     assert all(node.alive for node in found.schema.nodes)
@@ -184,10 +180,9 @@ def test_odd_states_of_nodes_are_left_out_and_the_values_stay(tmp_path: Path, no
         {"node-1": {"cores": [0], "rows": [[None, base64.b64encode(bytes(20)).decode()]]}},
     ],
 )
-def test_a_message_that_makes_no_sense_is_told_and_ends_nothing(tmp_path: Path, nodes: Any) -> None:
-    with recorder(tmp_path / "a.kmsession") as (one, told):
-        one.hello(0.0, hello())
+def test_a_message_that_makes_no_sense_is_told_and_ends_nothing(path: Path, nodes: Any) -> None:
+    with recorder(path, rows=0) as (one, told):
         one.command({"do": "node-values", "nodes": nodes})
         feed(one, *waves(5))
     assert any("node-values" in str(state.get("message")) for state in told)
-    assert len(open_session(tmp_path / "a.kmsession").rows()) == 5
+    assert len(open_session(path).rows()) == 5

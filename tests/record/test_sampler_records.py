@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from kernel_monitor.record.reader import open_session
 from kernel_monitor.record.sessions import left_without_goodbye, read_entry, sessions
 
 from .kernels import Kernel
+from .recorded import small_disk
 
 COPIES = 30
 
@@ -30,8 +30,7 @@ def kernel(path: Path, session: str = "0123456789abcdef", interval: float = 0.05
         one.clean()
 
 
-def test_everything_that_the_kernel_got_is_recorded(tmp_path: Path) -> None:
-    path = tmp_path / "a.kmsession"
+def test_everything_that_the_kernel_got_is_recorded(path: Path) -> None:
     with kernel(path) as one:
         one.wait_for(lambda: len(one.frames) > 40)
         live = read_entry(path)
@@ -57,8 +56,7 @@ def test_everything_that_the_kernel_got_is_recorded(tmp_path: Path) -> None:
     assert found.check() == []
 
 
-def test_a_killed_kernel_is_reported_by_the_next(tmp_path: Path) -> None:
-    path = tmp_path / "a.kmsession"
+def test_a_killed_kernel_is_reported_by_the_next(tmp_path: Path, path: Path) -> None:
     with kernel(path) as one:
         one.wait_for(lambda: len(one.frames) > 25)
         assert left_without_goodbye(tmp_path) is None  # it lives
@@ -73,18 +71,15 @@ def test_a_killed_kernel_is_reported_by_the_next(tmp_path: Path) -> None:
     assert ended["reason"] == "the kernel ended without goodbye"
 
 
-def test_recording_is_turned_off_and_on(tmp_path: Path) -> None:
-    path = tmp_path / "a.kmsession"
+def test_recording_is_turned_off_and_on(path: Path) -> None:
     with kernel(path) as one:
         one.wait_for(lambda: len(one.frames) > 20)
         one.tell({"do": "record", "path": None})
-        one.wait_for(lambda: any(notice.get("state") == "off" for notice in one.notices))
-        off = len(one.frames)
-        one.wait_for(lambda: len(one.frames) > off + 20)
+        one.wait_for(lambda: "off" in one.states)
+        off = one.wait_for_frames(20)
         one.tell({"do": "record", "path": str(path)})
-        one.wait_for(lambda: [notice.get("state") for notice in one.notices][-1] == "recording")
-        on = len(one.frames)
-        one.wait_for(lambda: len(one.frames) > on + 20)
+        one.wait_for(lambda: one.notices[-1].get("state") == "recording")
+        on = one.wait_for_frames(20)
         one.end()
     times = open_session(path).rows().time
     unrecorded = [moment for moment in one.frames if np.abs(times - moment).min() > 1e-3]
@@ -129,22 +124,18 @@ def test_copies_taken_while_it_records_are_whole(tmp_path: Path) -> None:
 def test_a_full_disk_ends_the_recording_and_not_the_sampling(tmp_path: Path) -> None:
     """On a tmpfs of its own; where this user may not mount, the folder goes instead: the same end by another cause."""
     folder = tmp_path / "small"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
-    mounted = shutil.which("mount") is not None and subprocess.run(command, capture_output=True).returncode == 0
     path, ballast, rows = folder / "a.kmsession", folder / "ballast", 0
-    try:
+    with small_disk(folder) as mounted:
         with kernel(path) as one:
             one.wait_for(lambda: len(one.frames) > 25)
             if mounted:
                 _fill(ballast)
             else:
                 shutil.rmtree(folder)
-            one.wait_for(lambda: any(notice.get("state") == "stopped" for notice in one.notices))
+            one.wait_for(lambda: "stopped" in one.states)
             told = next(notice for notice in one.notices if notice.get("state") == "stopped")
             assert ("The disk is full" if mounted else "is gone") in told["message"]
-            at = len(one.frames)
-            one.wait_for(lambda: len(one.frames) > at + 20)
+            one.wait_for_frames(20)
             if mounted:
                 stopped = open_session(path)
                 rows = len(stopped.rows())
@@ -152,17 +143,13 @@ def test_a_full_disk_ends_the_recording_and_not_the_sampling(tmp_path: Path) -> 
                 assert stopped.check() == []
                 ballast.unlink()
             one.tell({"do": "record", "path": str(path)})
-            one.wait_for(lambda: [notice.get("state") for notice in one.notices][-1] == "recording")
-            at = len(one.frames)
-            one.wait_for(lambda: len(one.frames) > at + 20)
+            one.wait_for(lambda: one.notices[-1].get("state") == "recording")
+            one.wait_for_frames(20)
             one.end()
         assert max(np.diff(one.frames)) < 0.5
         found = open_session(path)
         assert len(found.rows()) > max(10, rows)
         assert found.check() == []
-    finally:
-        if mounted:
-            subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def _fill(file: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -14,8 +15,8 @@ from kernel_monitor.record.reader import open_session
 from kernel_monitor.record.session_file import prune
 from kernel_monitor.record.sessions import left_without_goodbye, mark_told, read_entry, sessions
 
-from .recorded import ORIGIN, feed, hello, recorder, recording, session, waves
-from .test_reader import interrupted
+from ..waiting import until
+from .recorded import ORIGIN, feed, hello, interrupted, recorder, recording, session, waves
 
 
 @pytest.fixture(autouse=True)
@@ -59,9 +60,9 @@ def test_a_session_is_opened_by_file_folder_id_or_name(tmp_path: Path) -> None:
         open_session("zz")
 
 
-def test_one_without_goodbye_is_told_of_once(tmp_path: Path) -> None:
+def test_one_without_goodbye_is_told_of_once(tmp_path: Path, path: Path) -> None:
     assert left_without_goodbye() is None
-    interrupted(tmp_path / "a.kmsession")
+    interrupted(path)
     session(tmp_path / "b.kmsession", session="good", origin=ORIGIN + 50)
     found = left_without_goodbye()
     assert found is not None
@@ -72,12 +73,9 @@ def test_one_without_goodbye_is_told_of_once(tmp_path: Path) -> None:
     assert len(open_session(found.path).rows()) == 20
 
 
-def test_a_living_session_is_not_without_goodbye(tmp_path: Path) -> None:
-    path = tmp_path / "a.kmsession"
+def test_a_living_session_is_not_without_goodbye(path: Path) -> None:
     with recording(path):
-        until = time.monotonic() + 10
-        while read_entry(path).seconds == 0 and time.monotonic() < until:
-            time.sleep(0.05)
+        until(lambda: read_entry(path).seconds > 0)
         assert read_entry(path).live
         assert open_session(path).live
         assert open_session(path).ended is None
@@ -85,8 +83,7 @@ def test_a_living_session_is_not_without_goodbye(tmp_path: Path) -> None:
     assert not read_entry(path).live
 
 
-def test_a_number_that_another_process_has_is_not_the_writers(tmp_path: Path) -> None:
-    path = tmp_path / "a.kmsession"
+def test_a_number_that_another_process_has_is_not_the_writers(path: Path) -> None:
     here = format_module.writer_here()
     path.touch()
     assert format_module.is_live(here, path)
@@ -95,10 +92,7 @@ def test_a_number_that_another_process_has_is_not_the_writers(tmp_path: Path) ->
     assert not format_module.is_live(None, path)
 
 
-def test_of_another_container_the_files_age_tells(tmp_path: Path) -> None:
-    import os
-
-    path = tmp_path / "a.kmsession"
+def test_of_another_container_the_files_age_tells(path: Path) -> None:
     path.touch()
     there = {**format_module.writer_here(), "namespace": "pid:[1]", "pid": 1 << 22}
     assert format_module.is_live(there, path)
@@ -106,8 +100,8 @@ def test_of_another_container_the_files_age_tells(tmp_path: Path) -> None:
     assert not format_module.is_live(there, path)
 
 
-def test_a_file_that_cannot_be_marked_is_told_of_again(tmp_path: Path) -> None:
-    interrupted(tmp_path / "a.kmsession")
+def test_a_file_that_cannot_be_marked_is_told_of_again(path: Path) -> None:
+    interrupted(path)
     found = left_without_goodbye()
     assert found is not None
     found.path.unlink()
@@ -124,20 +118,11 @@ def test_pruning_takes_the_old_and_the_most_but_never_the_living(tmp_path: Path)
         session(folder / f"{number}.kmsession", session=str(number), origin=now - days * 86400)
     (folder / "notes.txt").write_text("mine")
     (folder / "broken.kmsession").write_bytes(b"whatever it is")
-    assert sorted(path.name for path in folder.iterdir()) == [
-        "0.kmsession",
-        "1.kmsession",
-        "2.kmsession",
-        "3.kmsession",
-        "broken.kmsession",
-        "notes.txt",
-    ]
+    made = [*(f"{number}.kmsession" for number in range(4)), "broken.kmsession", "notes.txt"]
+    assert sorted(path.name for path in folder.iterdir()) == made
     one_size = (folder / "0.kmsession").stat().st_size
     assert [path.name for path in prune(folder)] == ["3.kmsession"]
-    with recorder(tmp_path / "other" / "live.kmsession", session="live", origin=now - 99 * 86400) as (one, told):
-        one.hello(0.0, hello())
-        feed(one, *waves(5))
-        told.wait_for("recording")
+    with recording(tmp_path / "other" / "live.kmsession", session="live", origin=now - 99 * 86400):
         assert prune(tmp_path / "other") == []
         assert prune(tmp_path / "other", max_bytes=0) == []
     assert [path.name for path in prune(folder, max_bytes=int(2.5 * one_size))] == ["2.kmsession"]

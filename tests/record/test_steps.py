@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from kernel_monitor.record.session_file import STEPS_PACKED, OtherFile, SessionF
 from kernel_monitor.steps.measured_step import ON_DEVICE, WARM_UP, Step
 from kernel_monitor.store import Snapshot
 
-from .recorded import feed, hello, recorder, waves
+from .recorded import feed, recorder, sql, waves
 
 
 def made(count: int, start: float = 0.1, seed: int = 0) -> list[Step]:
@@ -36,13 +34,11 @@ def made(count: int, start: float = 0.1, seed: int = 0) -> list[Step]:
 
 def recorded(path: Path, of: dict[str, list[Step]], dropped: int = 0, rows: int = 30) -> Session:
     """A session in which these loaders made these steps."""
-    with recorder(path) as (one, told):
-        one.hello(0.0, hello())
-        feed(one, *waves(rows))
+    with recorder(path, rows=rows) as (one, told):
         for loader, steps in of.items():
             for at in range(0, len(steps), 100):
                 one.command({"do": "steps", "loader": loader, "rows": steps[at : at + 100], "dropped": dropped})
-    assert [state["message"] for state in told if state["level"] == "warning"] == []
+    assert told.warnings == []
     return open_session(path)
 
 
@@ -53,9 +49,9 @@ def same(found: Any, steps: list[Step]) -> None:
         assert np.array_equal(found[name], wanted, equal_nan=wanted.dtype.kind == "f"), name
 
 
-def test_steps_come_back_with_their_phases_and_flags(tmp_path: Path) -> None:
+def test_steps_come_back_with_their_phases_and_flags(path: Path) -> None:
     steps, others = made(STEPS_PACKED + 100), made(1, start=7.0, seed=1)  # packed, and one that is not worth it
-    found = recorded(tmp_path / "a.kmsession", {"loader-1": steps, "loader-2": others}, dropped=2)
+    found = recorded(path, {"loader-1": steps, "loader-2": others}, dropped=2)
     table = found.snapshot().steps
     assert table.loaders == ("loader-1", "loader-2")
     same(table.of("loader-1"), steps)
@@ -72,11 +68,8 @@ def test_steps_come_back_with_their_phases_and_flags(tmp_path: Path) -> None:
     assert again.rows.tobytes() == table.rows.tobytes()
 
 
-def test_what_an_older_kernel_tells_and_what_json_calls_null_is_taken(tmp_path: Path) -> None:
-    path = tmp_path / "a.kmsession"
-    with recorder(path) as (one, told):
-        one.hello(0.0, hello())
-        feed(one, *waves(10))
+def test_what_an_older_kernel_tells_and_what_json_calls_null_is_taken(path: Path) -> None:
+    with recorder(path, rows=10) as (one, told):
         one.command({"do": "steps", "loader": "x", "rows": [[0.5, 1, 2, 3, 0.25, 0.5]]})
         one.command({"do": "steps", "loader": "x", "rows": [[0.75, 1, 3, 3, None, 0.5, None, 0.125, None, None, 4]]})
     table = open_session(path).steps()
@@ -99,24 +92,20 @@ def test_what_an_older_kernel_tells_and_what_json_calls_null_is_taken(tmp_path: 
         "step",
     ],
 )
-def test_a_step_that_is_none_is_told_and_the_recording_goes_on(tmp_path: Path, row: Any) -> None:
-    path = tmp_path / "a.kmsession"
-    with recorder(path) as (one, told):
-        one.hello(0.0, hello())
+def test_a_step_that_is_none_is_told_and_the_recording_goes_on(path: Path, row: Any) -> None:
+    with recorder(path, rows=0) as (one, told):
         one.command({"do": "steps", "loader": "x", "rows": [row]})
         one.command({"do": "steps", "loader": "x", "rows": [[1.0, 0, 0, 1, 0.1, 0.1]]})
         feed(one, *waves(10))
-    assert [state["message"].split("(")[0] for state in told if state["level"] == "warning"] == [
-        "Not recorded: 'steps' from the kernel "
-    ]
+    assert told.warnings == ["Not recorded: 'steps' from the kernel "]
     found = open_session(path)
     assert found.steps()["end"].tolist() == [1.0]
     assert len(found.rows()) == 10
 
 
-def test_of_very_many_steps_a_report_is_given_some_evenly(tmp_path: Path) -> None:
+def test_of_very_many_steps_a_report_is_given_some_evenly(path: Path) -> None:
     steps = made(1000)
-    found = recorded(tmp_path / "a.kmsession", {"a": steps[::2], "b": steps[1::2]}, dropped=1)
+    found = recorded(path, {"a": steps[::2], "b": steps[1::2]}, dropped=1)
     damage: list[str] = []
     with found._table() as table:
         some = read_steps(table.connection, damage, most=100)
@@ -132,8 +121,7 @@ def test_of_very_many_steps_a_report_is_given_some_evenly(tmp_path: Path) -> Non
 def test_a_file_of_another_format_is_never_continued(tmp_path: Path) -> None:
     path = tmp_path / "other.kmsession"
     session = recorded(path, {"loader-1": made(3)}).id
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute(f"PRAGMA user_version = {FORMAT - 1}")
+    sql(path, f"PRAGMA user_version = {FORMAT - 1}")
     before = path.read_bytes()
     with pytest.raises(OtherFile, match="no session of this version"):  # the recorder then makes a file beside it
         SessionFile(path, session=session, origin=1790000000.0, max_bytes=1 << 20)
@@ -144,21 +132,18 @@ def test_a_file_of_another_format_is_never_continued(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", ["flipped", "short", "empty", "text"])
-def test_damaged_steps_are_named_and_the_rest_is_read(tmp_path: Path, harm: str) -> None:
-    path = tmp_path / "a.kmsession"
+def test_damaged_steps_are_named_and_the_rest_is_read(path: Path, harm: str) -> None:
     steps, others = made(400), made(300, seed=1)
     recorded(path, {"loader-1": steps, "loader-2": others})
-    with closing(sqlite3.connect(path)) as connection:
-        (data,) = connection.execute("SELECT data FROM steps WHERE loader = 'loader-1'").fetchone()
-        middle = len(data) // 2
-        broken: object = {
-            "flipped": data[:middle] + bytes([data[middle] ^ 255]) + data[middle + 1 :],
-            "short": data[:-20],
-            "empty": b"",
-            "text": "no bytes",
-        }[harm]
-        connection.execute("UPDATE steps SET data = ? WHERE loader = 'loader-1'", (broken,))
-        connection.commit()
+    ((data,),) = sql(path, "SELECT data FROM steps WHERE loader = 'loader-1'")
+    middle = len(data) // 2
+    broken: object = {
+        "flipped": data[:middle] + bytes([data[middle] ^ 255]) + data[middle + 1 :],
+        "short": data[:-20],
+        "empty": b"",
+        "text": "no bytes",
+    }[harm]
+    sql(path, "UPDATE steps SET data = ? WHERE loader = 'loader-1'", values=(broken,))
     found = open_session(path)
     (problem,) = found.check()
     assert problem.startswith("400 steps of loader-1 (batch ")
@@ -172,11 +157,9 @@ def test_damaged_steps_are_named_and_the_rest_is_read(tmp_path: Path, harm: str)
     assert damaged.startswith("400 steps of loader-1")
 
 
-def test_a_page_of_steps_overwritten_leaves_the_rest(tmp_path: Path) -> None:
-    path = tmp_path / "a.kmsession"
+def test_a_page_of_steps_overwritten_leaves_the_rest(path: Path) -> None:
     recorded(path, {"loader-1": made(6000), "loader-2": made(6000, seed=1)})
-    with closing(sqlite3.connect(path)) as connection:
-        (root,) = connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'steps'").fetchone()
+    ((root,),) = sql(path, "SELECT rootpage FROM sqlite_schema WHERE name = 'steps'")
     whole = bytearray(path.read_bytes())
     whole[(root - 1) * 4096 : root * 4096] = bytes([0xA5]) * 4096
     path.write_bytes(whole)
@@ -192,17 +175,15 @@ def test_a_page_of_steps_overwritten_leaves_the_rest(tmp_path: Path) -> None:
 # -- their size -------------------------------------------------------------------------------------------------------
 
 
-def test_a_minute_at_200_steps_a_second_takes_little_room(tmp_path: Path) -> None:
+def test_a_minute_at_200_steps_a_second_takes_little_room(path: Path) -> None:
     """The bar is 25 bytes a step, or 18 MB an hour; three times that here. The phases' low bits are noise."""
     random = np.random.default_rng(0)
     steps = [
         Step(n / 200, 0, n, 32, *random.uniform(1e-4, 4e-3, 6).tolist())._replace(flags=ON_DEVICE)
         for n in range(1, 12_001)
     ]
-    path = tmp_path / "a.kmsession"
     recorded(path, {"loader-1": steps})
-    with closing(sqlite3.connect(path)) as connection:
-        stored, count = connection.execute("SELECT sum(length(data)), sum(n) FROM steps").fetchone()
+    ((stored, count),) = sql(path, "SELECT sum(length(data)), sum(n) FROM steps")
     print(f"{stored / count:.1f} bytes per step")
     assert count == len(steps)
     assert stored / count < 75

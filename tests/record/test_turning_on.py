@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from .test_mishaps import _mounted
+from .recorded import small_disk
 
 TURN_ON = """
 import json, resource, sys, time
@@ -69,13 +69,8 @@ def test_files_that_may_not_grow(tmp_path: Path) -> None:
 def test_a_full_disk(tmp_path: Path) -> None:
     """A small tmpfs that fills up, where this user may mount one; else files that may not grow once more."""
     folder = tmp_path / "small"
-    if not _mounted(folder, "1m"):
-        told = turned_on(folder, 40_960)
-    else:
-        try:
-            told = turned_on(folder, 0, folder / "ballast")
-        finally:
-            subprocess.run(["umount", "--lazy", str(folder)], check=True)
-        assert "The disk is full" in told["first"]["message"]
+    with small_disk(folder) as mounted:
+        told = turned_on(folder, 0, folder / "ballast") if mounted else turned_on(folder, 40_960)
+    assert not mounted or "The disk is full" in told["first"]["message"]
     assert told["first"]["state"] == "stopped", told
     assert told["first"] == told["later"]

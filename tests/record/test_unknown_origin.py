@@ -11,14 +11,12 @@ import json
 import os
 import queue
 import random
-import sqlite3
 import struct
 import subprocess
 import sys
 import threading
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +28,7 @@ from kernel_monitor.record.format import TABLES
 from kernel_monitor.record.reader import open_session
 
 from . import hostile
-from .recorded import session
+from .recorded import session, sql, sql_many
 
 CASES = int(os.environ.get("RECORDING_CASES", "150"))
 SEED = int(os.environ.get("RECORDING_SEED", "1"))
@@ -152,19 +150,13 @@ def test_any_changed_recording_is_a_session_or_a_session_error(tmp_path: Path, b
 # -- those that did harm ----------------------------------------------------------------------------------------------
 
 
-def sql(*statements: str) -> Callable[[Path], None]:
-    def change(path: Path) -> None:
-        with closing(sqlite3.connect(path)) as connection:
-            for statement in statements:
-                connection.execute(statement)
-            connection.commit()
-
-    return change
+def changed(*statements: str) -> Callable[[Path], object]:
+    return lambda path: sql(path, *statements)
 
 
-def endless(table: str) -> Callable[[Path], None]:
+def endless(table: str) -> Callable[[Path], object]:
     view = f"CREATE VIEW {table} AS {hostile.ENDLESS} SELECT {hostile.COLUMNS_OF[table]} FROM c"
-    return sql(f"DROP TABLE {table}", view)
+    return changed(f"DROP TABLE {table}", view)
 
 
 def expanding(path: Path) -> None:
@@ -172,14 +164,12 @@ def expanding(path: Path) -> None:
     packer = zlib.compressobj(9, wbits=-15)
     megabyte = packer.compress(bytes(1 << 20)) + packer.flush(zlib.Z_FULL_FLUSH)  # which may stand any number of times
     data = b"\x78\xda" + megabyte * (9_500_000 // len(megabyte)) + packer.flush() + bytes(4)
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("UPDATE chunks SET data = ?", (data,))
-        connection.commit()
+    sql(path, "UPDATE chunks SET data = ?", values=(data,))
 
 
 def claiming(path: Path) -> None:
     """Blocks of two billion rows, of which there is nothing."""
-    sql("UPDATE chunks SET n = 2147483647", "UPDATE tail SET n = 2147483647", "UPDATE steps SET n = 2147483647")(path)
+    sql(path, *(f"UPDATE {table} SET n = 2147483647" for table in ("chunks", "tail", "steps")))
 
 
 def repeating(path: Path) -> None:
@@ -190,23 +180,16 @@ def repeating(path: Path) -> None:
     planes = b"".join(times[place::8] for place in range(8))
     body = planes + bytes(40_000) + b"\1" + bytes(9_999) + bytes(4) + bytes(7)
     data = zlib.compress(struct.pack("<I", len(text)) + text + body, 9)
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("DELETE FROM chunks")
-        connection.executemany(
-            "INSERT INTO chunks (layout, first, last, n, data) VALUES (1, 1, 2, 10000, ?)", [(data,)] * 3000
-        )
-        connection.commit()
+    sql(path, "DELETE FROM chunks")
+    sql_many(path, "INSERT INTO chunks (layout, first, last, n, data) VALUES (1, 1, 2, 10000, ?)", [(data,)] * 3000)
 
 
 def circular(path: Path) -> None:
     """A table of which every branch leads to every other: a few pages, and rows without end."""
-    with closing(sqlite3.connect(path)) as connection:
-        connection.executemany(
-            "INSERT INTO events (time, event) VALUES (?, ?)", [(n, '{"kind":"mark"}' + " " * 60) for n in range(70_000)]
-        )
-        connection.commit()
-        (root,) = connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'events'").fetchone()
-        (size,) = connection.execute("PRAGMA page_size").fetchone()
+    events = [(n, '{"kind":"mark"}' + " " * 60) for n in range(70_000)]
+    sql_many(path, "INSERT INTO events (time, event) VALUES (?, ?)", events)
+    ((root,),) = sql(path, "SELECT rootpage FROM sqlite_schema WHERE name = 'events'")
+    ((size,),) = sql(path, "PRAGMA page_size")
     data = bytearray(path.read_bytes())
 
     def children(page: int) -> list[int]:
@@ -229,33 +212,25 @@ def circular(path: Path) -> None:
 def large(path: Path) -> None:
     """100 MB of steps, packed as the recorder packs them, a thousandfold."""
     data = zlib.compress(bytes(45 * 200_000), 9)
-    with closing(sqlite3.connect(path)) as connection:
-        connection.executemany(
-            "INSERT INTO steps (loader, last, n, dropped, packed, data) VALUES ('x', 1, 200000, 0, 1, ?)",
-            [(data,)] * int(100e6 / (len(data) + 100)),
-        )
-        connection.commit()
+    statement = "INSERT INTO steps (loader, last, n, dropped, packed, data) VALUES ('x', 1, 200000, 0, 1, ?)"
+    sql_many(path, statement, [(data,)] * int(100e6 / (len(data) + 100)))
 
 
 def busy(path: Path) -> None:
     """So many events, loaders and marks that what compares each with each would not end."""
-    with closing(sqlite3.connect(path)) as connection:
-        made = [
-            {"kind": kind, "time": n / 100, "loader": f"l{n % 5000}", "source": "a", "target": "b", "label": "x"}
-            for n, kind in enumerate(("switch", "mark", "knobs") * 20_000)
-        ]
-        connection.executemany("INSERT INTO events (time, event) VALUES (0, ?)", [(json.dumps(one),) for one in made])
-        connection.executemany(
-            "INSERT INTO steps (loader, last, n, dropped, packed, data) VALUES (?, 1, 1, 0, 0, ?)",
-            [(f"l{n}", struct.pack("<dIII6fB", n / 100, 0, n, 1, *[0.1] * 6, 0)) for n in range(20_000)],
-        )
-        connection.commit()
+    made = [
+        {"kind": kind, "time": n / 100, "loader": f"l{n % 5000}", "source": "a", "target": "b", "label": "x"}
+        for n, kind in enumerate(("switch", "mark", "knobs") * 20_000)
+    ]
+    sql_many(path, "INSERT INTO events (time, event) VALUES (0, ?)", [(json.dumps(one),) for one in made])
+    steps = [(f"l{n}", struct.pack("<dIII6fB", n / 100, 0, n, 1, *[0.1] * 6, 0)) for n in range(20_000)]
+    sql_many(path, "INSERT INTO steps (loader, last, n, dropped, packed, data) VALUES (?, 1, 1, 0, 0, ?)", steps)
 
 
 def wide(path: Path) -> None:
     """More series than any machine has."""
     series = json.dumps([[f"cpu/{n}/busy", "%"] for n in range(200_000)])
-    sql(f"UPDATE layouts SET series = '{series}'")(path)
+    sql(path, f"UPDATE layouts SET series = '{series}'")
 
 
 def scattered(path: Path) -> None:
@@ -265,71 +240,57 @@ def scattered(path: Path) -> None:
     text = json.dumps(head).encode()
     moment = struct.pack("<d", 1.0)
     data = zlib.compress(struct.pack("<I", len(text)) + text + moment + bytes(4 + 32_000), 9)
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("DELETE FROM chunks")
-        connection.execute("UPDATE layouts SET series = ? WHERE id = 1", (json.dumps(names),))
-        connection.executemany(
-            "INSERT INTO chunks (layout, first, last, n, data) VALUES (1, 1, 1, 1, ?)", [(data,)] * 900
-        )
-        connection.commit()
+    sql(path, "DELETE FROM chunks")
+    sql(path, "UPDATE layouts SET series = ? WHERE id = 1", values=(json.dumps(names),))
+    sql_many(path, "INSERT INTO chunks (layout, first, last, n, data) VALUES (1, 1, 1, 1, ?)", [(data,)] * 900)
 
 
 def changing(path: Path) -> None:
     """Thousands of layouts, each of which names what the others do not."""
-    with closing(sqlite3.connect(path)) as connection:
-        rows = [("host", json.dumps([[f"a{n}/{k}", ""] for k in range(20)])) for n in range(4_000)]
-        connection.executemany("INSERT INTO layouts (kind, series) VALUES (?, ?)", rows)
-        moments = struct.pack("<d", 1.0) + bytes(4 + 80)
-        connection.execute(
-            "INSERT INTO tail (layout, first, last, n, data) SELECT id, 1, 1, 1, ? FROM layouts WHERE id > 2",
-            (moments,),
-        )
-        connection.commit()
+    rows = [("host", json.dumps([[f"a{n}/{k}", ""] for k in range(20)])) for n in range(4_000)]
+    sql_many(path, "INSERT INTO layouts (kind, series) VALUES (?, ?)", rows)
+    statement = "INSERT INTO tail (layout, first, last, n, data) SELECT id, 1, 1, 1, ? FROM layouts WHERE id > 2"
+    sql(path, statement, values=(struct.pack("<d", 1.0) + bytes(4 + 80),))
 
 
 def far(path: Path) -> None:
     """Rows that are years apart and say that each covers a year."""
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("DELETE FROM chunks")
-        width = len(hostile.SERIES)
-        for n in range(300):
-            moments = struct.pack("<10d", *(1e6 * (n + k / 10) for k in range(10)))
-            data = moments + bytes(40) + struct.pack(f"<{10 * width}f", *[3e7] * (10 * width))
-            connection.execute(
-                "INSERT INTO tail (layout, first, last, n, data) VALUES (1, ?, ?, 10, ?)",
-                (1e6 * n, 1e6 * (n + 1), data),
-            )
-        connection.commit()
+    sql(path, "DELETE FROM chunks")
+    values = bytes(40) + struct.pack("<f", 3e7) * (10 * len(hostile.SERIES))
+    rows = [
+        (1e6 * n, 1e6 * (n + 1), struct.pack("<10d", *(1e6 * (n + k / 10) for k in range(10))) + values)
+        for n in range(300)
+    ]
+    sql_many(path, "INSERT INTO tail (layout, first, last, n, data) VALUES (1, ?, ?, 10, ?)", rows)
 
 
 def tables(path: Path) -> None:
     """A schema of a hundred thousand tables."""
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA writable_schema = ON")
-        connection.execute(
-            "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c LIMIT 300000) INSERT INTO sqlite_schema "
-            "SELECT 'table', 't' || n, 't' || n, 2, 'CREATE TABLE t' || n || '(x)' FROM c"
-        )
-        connection.commit()
+    sql(
+        path,
+        "PRAGMA writable_schema = ON",
+        "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c LIMIT 300000) INSERT INTO sqlite_schema "
+        "SELECT 'table', 't' || n, 't' || n, 2, 'CREATE TABLE t' || n || '(x)' FROM c",
+    )
 
 
-HARMFUL: dict[str, tuple[Callable[[Path], None], bool]] = {
+HARMFUL: dict[str, tuple[Callable[[Path], object], bool]] = {
     "9.8 MB that unpack to 10 GB": (expanding, True),
     "counts of two billion": (claiming, False),
     "events as an endless view": (endless("events"), False),
     "meta as an endless view": (endless("meta"), False),
     "chunks as an endless view": (endless("chunks"), False),
-    "a fact that is no JSON": (sql("UPDATE meta SET value = '{' WHERE key = 'loaders'"), True),
-    "an event that is no JSON": (sql("UPDATE events SET event = 'x'"), True),
-    "a hello that is no JSON": (sql("UPDATE hellos SET hello = ''"), True),
-    "a list too deep": (sql(f"UPDATE meta SET value = '{'[' * 200_000}' WHERE key = 'facts'"), True),
-    "a number too long": (sql(f"UPDATE meta SET value = '{'9' * 10_000}' WHERE key = 'told'"), True),
-    "an origin without end": (sql("UPDATE meta SET value = '1e999' WHERE key = 'origin'"), False),
-    "times without end": (sql("UPDATE chunks SET last = 9e999", "UPDATE events SET time = 9e999"), False),
-    "bytes that are no text": (sql("UPDATE events SET event = CAST(x'ff00fe' AS TEXT)"), True),
-    "blobs for texts": (sql("UPDATE meta SET value = x'00' WHERE key <> 'session' AND key <> 'origin'"), True),
-    "a trigger": (sql("CREATE TRIGGER t AFTER INSERT ON meta BEGIN DELETE FROM events; END"), False),
-    "a column more": (sql("ALTER TABLE events ADD COLUMN more"), False),
+    "a fact that is no JSON": (changed("UPDATE meta SET value = '{' WHERE key = 'loaders'"), True),
+    "an event that is no JSON": (changed("UPDATE events SET event = 'x'"), True),
+    "a hello that is no JSON": (changed("UPDATE hellos SET hello = ''"), True),
+    "a list too deep": (changed(f"UPDATE meta SET value = '{'[' * 200_000}' WHERE key = 'facts'"), True),
+    "a number too long": (changed(f"UPDATE meta SET value = '{'9' * 10_000}' WHERE key = 'told'"), True),
+    "an origin without end": (changed("UPDATE meta SET value = '1e999' WHERE key = 'origin'"), False),
+    "times without end": (changed("UPDATE chunks SET last = 9e999", "UPDATE events SET time = 9e999"), False),
+    "bytes that are no text": (changed("UPDATE events SET event = CAST(x'ff00fe' AS TEXT)"), True),
+    "blobs for texts": (changed("UPDATE meta SET value = x'00' WHERE key <> 'session' AND key <> 'origin'"), True),
+    "a trigger": (changed("CREATE TRIGGER t AFTER INSERT ON meta BEGIN DELETE FROM events; END"), False),
+    "a column more": (changed("ALTER TABLE events ADD COLUMN more"), False),
     "blocks that repeat": (repeating, True),
     "a table that leads into itself": (circular, True),
     "100 MB of packed steps": (large, True),
@@ -343,8 +304,7 @@ HARMFUL: dict[str, tuple[Callable[[Path], None], bool]] = {
 
 
 @pytest.mark.parametrize("name", HARMFUL)
-def test_a_file_that_did_harm_does_none(tmp_path: Path, base: Path, worker: Worker, name: str) -> None:
-    path = tmp_path / "a.kmsession"
+def test_a_file_that_did_harm_does_none(path: Path, base: Path, worker: Worker, name: str) -> None:
     path.write_bytes(base.read_bytes())
     harm, opens = HARMFUL[name]
     harm(path)
@@ -358,17 +318,16 @@ def test_a_file_that_did_harm_does_none(tmp_path: Path, base: Path, worker: Work
 # -- what is bounded, and how to have more ----------------------------------------------------------------------------
 
 
-def test_the_tables_are_the_recorders_letter_by_letter(tmp_path: Path) -> None:
-    session(tmp_path / "a.kmsession")
-    with closing(sqlite3.connect(tmp_path / "a.kmsession")) as connection:
-        found = [sql for (sql,) in connection.execute("SELECT sql FROM sqlite_schema")]
-    assert [" ".join(one.split()) for one in found] == [
+def test_the_tables_are_the_recorders_letter_by_letter(path: Path) -> None:
+    session(path)
+    found = sql(path, "SELECT sql FROM sqlite_schema")
+    assert [" ".join(one.split()) for (one,) in found] == [
         " ".join(one.split()) for one in TABLES.split(";") if one.strip()
     ]
 
 
-def test_what_is_more_than_memory_should_take_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = session(tmp_path / "a.kmsession", 3000)
+def test_what_is_more_than_memory_should_take_is_asked_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = session(path, 3000)
     with pytest.raises(SessionError, match=r"values to unpack, more than 1,000: name series or a range of time"):
         found.rows(most=1000)
     with pytest.raises(SessionError, match="values to unpack"):
@@ -378,8 +337,7 @@ def test_what_is_more_than_memory_should_take_is_asked_for(tmp_path: Path, monke
     assert len(found.steps(most=0)["end"]) == 0
 
 
-def test_of_a_very_long_session_evenly_chosen_blocks_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "a.kmsession"
+def test_of_a_very_long_session_evenly_chosen_blocks_are_shown(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = session(path, 6000).snapshot(max_rows=500)
     monkeypatch.setattr("kernel_monitor.record.reader.SHOWN_VALUES", 40_000)
     thin = open_session(path).snapshot(max_rows=500)
@@ -392,10 +350,9 @@ def test_of_a_very_long_session_evenly_chosen_blocks_are_shown(tmp_path: Path, m
     assert (abs(thin.time[1:] - thin.time[:-1]) < 1.5 * told["bin_s"]).all()  # no gap is drawn that is none
 
 
-def test_the_command_line_says_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "a.kmsession"
+def test_the_command_line_says_a_sentence(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     session(path)
-    sql("UPDATE hellos SET hello = '{}'", "UPDATE meta SET value = '[{}]' WHERE key = 'ended'")(path)
+    sql(path, "UPDATE hellos SET hello = '{}'", "UPDATE meta SET value = '[{}]' WHERE key = 'ended'")
     assert main(["report", str(path), "--json"]) == 0
     capsys.readouterr()
     endless("events")(path)

@@ -20,15 +20,15 @@ from kernel_monitor.record.format import size_of, wal_of
 from kernel_monitor.record.reader import open_session
 from kernel_monitor.record.writer import Recorder
 
-from .recorded import SERIES, Told, feed, hello, recorder, session, waves
+from ..waiting import until
+from .recorded import SERIES, Told, feed, hello, recorder, recording, session, waves
 
 
-def test_frames_come_back_as_they_were(tmp_path: Path) -> None:
+def test_frames_come_back_as_they_were(path: Path) -> None:
     times, values = waves(1500)  # two chunks and a rest
-    with recorder(tmp_path / "a.kmsession") as (one, told):
-        one.hello(0.0, hello())
-        feed(one, times, values)
-    rows = open_session(tmp_path / "a.kmsession").rows()
+    with recorder(path, rows=1500) as (_, told):
+        pass
+    rows = open_session(path).rows()
     assert rows.schema.names == tuple(name for name, _ in SERIES)
     assert [series.unit for series in rows.schema.series] == [unit for _, unit in SERIES]
     assert rows.time.tolist() == times.tolist()
@@ -37,13 +37,10 @@ def test_frames_come_back_as_they_were(tmp_path: Path) -> None:
     assert told.states == ["recording", "off"]
 
 
-def test_what_the_kernel_tells_is_there(tmp_path: Path) -> None:
-    path = tmp_path / "a.kmsession"
+def test_what_the_kernel_tells_is_there(path: Path) -> None:
     event = {"kind": "switch", "time": 1.5, "loader": "loader-1", "source": "torchvision", "target": "dali-cpu"}
     steps = [[0.5 + n / 10, 0, n, 32, 0.01, 0.1] for n in range(20)]
-    with recorder(path) as (one, told):
-        one.hello(0.0, hello())
-        feed(one, *waves(20))
+    with recorder(path, rows=20) as (one, told):
         one.command({"do": "event", "event": event})
         one.command({"do": "facts", "facts": {"versions": {"torch": "2.6"}}})
         one.command({"do": "loaders", "loaders": [{"id": "loader-1", "name": "old"}]})
@@ -62,12 +59,9 @@ def test_what_the_kernel_tells_is_there(tmp_path: Path) -> None:
     assert told.states == ["recording", "off"]
 
 
-def test_loaders_values_stand_beside_their_frames(tmp_path: Path) -> None:
-    path = tmp_path / "a.kmsession"
-    times, values = waves(700)
-    with recorder(path) as (one, _):
-        one.hello(0.0, hello())
-        feed(one, times, values)
+def test_loaders_values_stand_beside_their_frames(path: Path) -> None:
+    times, _ = waves(700)
+    with recorder(path, rows=700) as (one, _):
         # The kernel counts the same times with another rounding, and has nothing to say of some frames.
         rows = [[times[n] + 1e-7, {"loader/a/images": float(n), "loader/a/wait": None}] for n in range(10, 650, 2)]
         one.command({"do": "values", "rows": rows[:100]})
@@ -86,8 +80,7 @@ def test_loaders_values_stand_beside_their_frames(tmp_path: Path) -> None:
     assert np.flatnonzero(~np.isnan(found.values[:, -1])).tolist() == [699]
 
 
-def test_series_that_come_and_go_are_one_table(tmp_path: Path) -> None:
-    path = tmp_path / "a.kmsession"
+def test_series_that_come_and_go_are_one_table(path: Path) -> None:
     with recorder(path) as (one, _):
         one.hello(0.0, hello([("cpu/0/busy", "%"), ("swap/in", "B/s")]))
         feed(one, np.array([0.05, 0.15]), np.array([[1, 2], [3, 4]], dtype=np.float32))
@@ -103,36 +96,30 @@ def test_series_that_come_and_go_are_one_table(tmp_path: Path) -> None:
     assert found.check() == []
 
 
-def test_a_frame_before_any_hello_is_not_guessed_at(tmp_path: Path) -> None:
-    with recorder(tmp_path / "a.kmsession") as (one, _):
+def test_a_frame_before_any_hello_is_not_guessed_at(path: Path) -> None:
+    with recorder(path) as (one, _):
         one.frame(0.05, 0, b"\0\0\x80?")
         one.hello(0.0, hello())
         feed(one, *waves(3, start=0.15))
-    assert open_session(tmp_path / "a.kmsession").rows().time.tolist()[0] == 0.15
+    assert open_session(path).rows().time.tolist()[0] == 0.15
 
 
-def test_what_makes_no_sense_is_told_once_and_harms_nothing(tmp_path: Path) -> None:
-    with recorder(tmp_path / "a.kmsession") as (one, told):
-        one.hello(0.0, hello())
+def test_what_makes_no_sense_is_told_once_and_harms_nothing(path: Path) -> None:
+    with recorder(path, rows=0) as (one, told):
         for _ in range(3):
             one.command({"do": "steps", "loader": "x", "rows": [["not", "a", "step"]]})
             one.command({"do": "event", "event": {"kind": "no time"}})
         one.command({"do": "event", "event": {"kind": "good", "time": 1}})
         feed(one, *waves(10))
-    assert [one["message"].split("(")[0] for one in told if one["level"] == "warning"] == [
-        "Not recorded: 'steps' from the kernel ",
-        "Not recorded: 'event' from the kernel ",
-    ]
-    found = open_session(tmp_path / "a.kmsession")
+    assert told.warnings == [f"Not recorded: '{kind}' from the kernel " for kind in ("steps", "event")]
+    found = open_session(path)
     assert len(found.rows()) == 10
     assert [event["kind"] for event in found.events()] == ["good"]
 
 
-def test_the_same_session_is_continued(tmp_path: Path) -> None:
-    path = tmp_path / "a.kmsession"
+def test_the_same_session_is_continued(path: Path) -> None:
     assert session(path, 20).ended is not None
-    with recorder(path) as (one, told):
-        one.hello(0.0, hello())
+    with recorder(path, rows=0) as (one, told):
         feed(one, *waves(20, start=10.05))
         assert told.wait_for("recording")
         # Written again, it has not ended; the file says so before its first row.
@@ -142,8 +129,7 @@ def test_the_same_session_is_continued(tmp_path: Path) -> None:
     assert found.seconds == pytest.approx(11.9)
 
 
-def test_off_and_on_at_once_loses_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "a.kmsession"
+def test_off_and_on_at_once_loses_nothing(path: Path) -> None:
     ones = []
     for number in range(6):
         one = Recorder(path, session="s", origin=1.0, on_state=Told().append)
@@ -162,13 +148,8 @@ def test_only_the_owner_may_read_whatever_the_umask(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "sessions"
     before = os.umask(0)
     try:
-        with recorder(folder / "a.kmsession") as (one, told):
-            one.hello(0.0, hello())
-            feed(one, *waves(5))
-            told.wait_for("recording")
-            until = time.monotonic() + 10
-            while not wal_of(folder / "a.kmsession").exists() and time.monotonic() < until:
-                time.sleep(0.01)
+        with recording(folder / "a.kmsession"):
+            until(wal_of(folder / "a.kmsession").exists)
             files = {file.name: stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()}
     finally:
         os.umask(before)
@@ -178,8 +159,7 @@ def test_only_the_owner_may_read_whatever_the_umask(tmp_path: Path) -> None:
     assert [file.name for file in folder.iterdir()] == ["a.kmsession"]  # closed, it is one plain file
 
 
-def test_a_session_keeps_to_its_size_by_letting_go_of_the_oldest(tmp_path: Path) -> None:
-    path = tmp_path / "a.kmsession"
+def test_a_session_keeps_to_its_size_by_letting_go_of_the_oldest(path: Path) -> None:
     limit = 1 << 20
     random = np.random.default_rng(0)
     rows, width = 6_000, 100
@@ -201,11 +181,8 @@ def test_a_session_keeps_to_its_size_by_letting_go_of_the_oldest(tmp_path: Path)
     assert found.check() == []
 
 
-def test_a_disk_that_stands_still_costs_frames_which_are_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_stands_still_costs_frames_which_are_counted(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "QUEUE_BYTES", 20_000)
-    path = tmp_path / "a.kmsession"
     stuck, free = threading.Event(), threading.Event()
     add = file_module.SessionFile.add_rows
 
@@ -217,8 +194,7 @@ def test_a_disk_that_stands_still_costs_frames_which_are_counted(
 
     monkeypatch.setattr(file_module.SessionFile, "add_rows", slow)
     times, values = waves(2000)
-    with recorder(path) as (one, told):
-        one.hello(0.0, hello())
+    with recorder(path, rows=0) as (one, told):
         feed(one, times[:5], values[:5])
         assert stuck.wait(20)
         begun = time.monotonic()
@@ -226,13 +202,9 @@ def test_a_disk_that_stands_still_costs_frames_which_are_counted(
             one.frame(times[number], 0, values[number].tobytes())
         assert time.monotonic() - begun < 5  # it waited for nothing
         free.set()
-        while one._queue:
-            time.sleep(0.01)
+        until(lambda: not one._queue)
         one.frame(times[1999], 0, values[1999].tobytes())
-        until = time.monotonic() + 20
-        while not (late := [one for one in told if "too slow" in one["message"]]) and time.monotonic() < until:
-            time.sleep(0.01)
-        assert late
+        late = until(lambda: [one for one in told if "too slow" in one["message"]])
     found = open_session(path)
     lost = 2000 - len(found.rows())
     assert lost > 0
@@ -251,18 +223,15 @@ def test_the_sampler_process_loads_nothing_heavy() -> None:
     assert json.loads(done.stdout) == []
 
 
-def test_a_jump_of_the_wall_clock_bends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "a.kmsession"
+def test_a_jump_of_the_wall_clock_bends_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     times, values = waves(200)
     right = time.time
-    with recorder(path) as (one, told):
-        one.hello(0.0, hello())
+    with recorder(path, rows=0) as (one, told):
         feed(one, times[:100], values[:100])
         told.wait_for("recording")
         monkeypatch.setattr(time, "time", lambda: right() - 86400)
         feed(one, times[100:], values[100:])
-        while one._queue:
-            time.sleep(0.01)
+        until(lambda: not one._queue)
         monkeypatch.undo()
     found = open_session(path)
     assert found.rows().time.tolist() == times.tolist()

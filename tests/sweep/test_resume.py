@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 
+from ..waiting import until
 from .conftest import Start
 
 GRID = ("--models", "resnet18", "--loads", "0", "1", "2", "--engines", "torchvision", "synthetic")
@@ -22,11 +23,8 @@ PATIENCE_S = 120.0
 
 
 def passes(folder: Path) -> list[dict[str, Any]]:
-    try:
-        found: list[dict[str, Any]] = json.loads((folder / "sweep.json").read_text("utf-8"))["passes"]
-    except FileNotFoundError:
-        return []
-    return found
+    file = folder / "sweep.json"
+    return list(json.loads(file.read_text("utf-8"))["passes"]) if file.exists() else []
 
 
 def stop(process: subprocess.Popen[str]) -> str:
@@ -51,10 +49,8 @@ def test_stopped_five_times_it_measures_every_cell_once(tmp_path: Path, start: S
     done: list[dict[str, Any]] = []
     for number in range(STOPS):
         process = start(tmp_path, *GRID)
-        until = time.monotonic() + PATIENCE_S
-        while len(passes(tmp_path)) < min(number + 1, 5) and process.poll() is None:
-            assert time.monotonic() < until
-            time.sleep(0.02)
+        wanted = min(number + 1, 5)
+        until(lambda: len(passes(tmp_path)) >= wanted or process.poll() is not None, PATIENCE_S)  # noqa: B023
         time.sleep(draw.uniform(0.0, 0.8))
         assert process.poll() is None, process.communicate()[1]
         said = stop(process)

@@ -19,14 +19,7 @@ from kernel_monitor.store import Store
 
 PERIOD_S = 0.5
 ROW_S = 0.1
-HELLO = {
-    "series": [],
-    "interval": ROW_S,
-    "cpus": [],
-    "gpus": [],
-    "gpu_reason": "simulated",
-    "host": {},
-}  # fmt: skip
+HELLO = {"series": [], "interval": ROW_S, "cpus": [], "gpus": [], "gpu_reason": "simulated", "host": {}}
 
 
 @dataclass(frozen=True)

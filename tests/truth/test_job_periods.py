@@ -42,20 +42,8 @@ def watched(
         flags = WARM_UP if warm and number % EPOCH == 0 else 0
         for rank in range(len(waits)):
             parts = (waits[rank, number], forwards[rank, number], backwards[rank, number])
-            sent[rank].append(
-                (
-                    now,
-                    number // EPOCH,
-                    number % EPOCH,
-                    8,
-                    parts[0],
-                    sum(parts) + 0.001,
-                    np.nan,
-                    *parts[1:],
-                    0.001,
-                    flags,
-                )
-            )
+            times = (parts[0], sum(parts) + 0.001, np.nan, *parts[1:], 0.001)
+            sent[rank].append((now, number // EPOCH, number % EPOCH, 8, *times, flags))
         if now >= due:
             due = now + 0.5
             for rank, rows in enumerate(sent):

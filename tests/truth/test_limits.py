@@ -6,15 +6,15 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from kernel_monitor.sample.host.process_limits import Groups
 
+from ..waiting import until
 from .watch import watching
 
 pytestmark = pytest.mark.alone
@@ -101,14 +101,12 @@ def _make(made: list[Path]) -> None:
 
 
 def _remove(folder: Path) -> None:
-    until = time.monotonic() + 10
-    while True:
-        try:
-            return folder.rmdir()
-        except OSError:  # the last of its processes has not quite gone
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.05)
+    def removed() -> bool:
+        with suppress(OSError):  # the last of its processes has not quite gone
+            folder.rmdir()
+        return not folder.exists()
+
+    until(removed)
 
 
 def _tells(path: Path) -> bool:

@@ -14,12 +14,13 @@ from kernel_monitor.store import Rows, Snapshot, Store
 from .hardware import with_gpus
 from .simulated_jobs import Job, job, simulate
 
+Simulated = tuple[Job, Store, tuple[Rank, ...]]
 JOBS = 40
 SECONDS = 60.0
 
 
 @pytest.fixture(scope="module")
-def even() -> list[tuple[Job, Store, tuple[Rank, ...]]]:
+def even() -> list[Simulated]:
     jobs = [replace(job(seed), cause=None) for seed in range(JOBS)]
     return [(of, *simulate(of, SECONDS)) for of in jobs]
 
@@ -30,13 +31,13 @@ def shares(rows: Rows) -> Finding:
     return finding
 
 
-def test_even_jobs_are_quiet(even: list[tuple[Job, Store, tuple[Rank, ...]]]) -> None:
+def test_even_jobs_are_quiet(even: list[Simulated]) -> None:
     for of, store, ranks in even:
         found = shares(with_gpus(of, store, ranks, 0.0))
         assert (found.state, found.samples) == ("quiet", 2), (of.seed, found.evidence)
 
 
-def test_unequal_batches_are_found_with_their_counts(even: list[tuple[Job, Store, tuple[Rank, ...]]]) -> None:
+def test_unequal_batches_are_found_with_their_counts(even: list[Simulated]) -> None:
     for of, _, _ in even[:20]:
         store, _ = simulate(replace(of, more=16), 12.0)
         found = shares(store.rows())
@@ -47,7 +48,7 @@ def test_unequal_batches_are_found_with_their_counts(even: list[tuple[Job, Store
         assert evidence.value == pytest.approx(100 * (1.5 * of.ranks / (of.ranks + 0.5) - 1), abs=5)
 
 
-def test_a_busier_gpu_is_found(even: list[tuple[Job, Store, tuple[Rank, ...]]]) -> None:
+def test_a_busier_gpu_is_found(even: list[Simulated]) -> None:
     for of, store, ranks in even:
         found = shares(with_gpus(of, store, ranks, 30.0))
         assert found.state == "fired", of.seed
@@ -55,7 +56,7 @@ def test_a_busier_gpu_is_found(even: list[tuple[Job, Store, tuple[Rank, ...]]]) 
             assert f"rank {of.slow}'s GPU" in found.evidence[0].text, of.seed
 
 
-def test_it_abstains_without_two_ranks_or_enough_steps(even: list[tuple[Job, Store, tuple[Rank, ...]]]) -> None:
+def test_it_abstains_without_two_ranks_or_enough_steps(even: list[Simulated]) -> None:
     of, store, ranks = even[0]
     store = simulate(of, 2.0)[0]
     assert "0 of the 1" in shares(store.rows()).missing[0]

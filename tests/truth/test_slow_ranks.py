@@ -8,24 +8,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kernel_monitor.analysis.frames import Frames
 from kernel_monitor.analysis.rules import evaluate
-from kernel_monitor.analysis.slow_rank import WINDOW_S, SlowRank, slow_rank
+from kernel_monitor.analysis.slow_rank import SlowRank
 from kernel_monitor.rank import Rank
 from kernel_monitor.store import Store
 
-from . import hardware
+from .hardware import named, with_hardware
 from .simulated_jobs import Job, job, job_on_hosts, simulate
 
+pytestmark = pytest.mark.filterwarnings("ignore:Mean of empty slice:RuntimeWarning", "ignore:All-NaN:RuntimeWarning")
+
+Simulated = tuple[Job, Store, tuple[Rank, ...]]
 JOBS, RIGHT = 200, 195
 IN_TIME_S = 5.0
 LASTED_S = 14.0
-
-
-def named(store: Store, ranks: tuple[Rank, ...], at: float) -> SlowRank | None:
-    """What the live page says at a time (s)."""
-    with np.errstate(all="ignore"):
-        return slow_rank(Frames(store.rows()), ranks, at - WINDOW_S, at)
 
 
 def answer(of: Job, found: SlowRank | None) -> tuple[int | None, str | None]:
@@ -33,41 +29,38 @@ def answer(of: Job, found: SlowRank | None) -> tuple[int | None, str | None]:
 
 
 @pytest.fixture(scope="module")
-def results() -> list[tuple[Job, Store, tuple[Rank, ...]]]:
+def results() -> list[Simulated]:
     return [(of, *simulate(of, LASTED_S)) for of in map(job, range(JOBS))]
 
 
-@pytest.mark.filterwarnings("ignore:Mean of empty slice:RuntimeWarning", "ignore:All-NaN:RuntimeWarning")
 def test_the_right_rank_and_cause_are_named_within_five_seconds(
-    results: list[tuple[Job, Store, tuple[Rank, ...]]],
+    results: list[Simulated],
 ) -> None:
     wrong = []
     for of, store, ranks in results:
         truth = (of.slow, of.cause) if of.cause else (None, None)
-        said = answer(of, named(store, ranks, of.onset + IN_TIME_S))
+        said = answer(of, named(store.rows(), ranks, of.onset + IN_TIME_S))
         if said != truth:
             wrong.append((of.seed, truth, said))
     assert {of.cause for of, _, _ in results} == {"data", "compute", None}
     assert JOBS - len(wrong) >= RIGHT, wrong
 
 
-@pytest.mark.filterwarnings("ignore:Mean of empty slice:RuntimeWarning", "ignore:All-NaN:RuntimeWarning")
 def test_nobody_is_named_where_ranks_merely_wait_for_each_other(
-    results: list[tuple[Job, Store, tuple[Rank, ...]]],
+    results: list[Simulated],
 ) -> None:
     """At every half second of every job, until somebody is slow."""
     named_wrongly = []
     for of, store, ranks in results:
         until = LASTED_S if of.cause is None else of.onset
         for at in np.arange(2.0, until, 0.5):
-            found = named(store, ranks, float(at))
+            found = named(store.rows(), ranks, float(at))
             if found is not None:
                 named_wrongly.append((of.seed, float(at), found.sentence))
     assert named_wrongly == []
 
 
-@pytest.mark.filterwarnings("ignore:Mean of empty slice:RuntimeWarning", "ignore:All-NaN:RuntimeWarning")
-def test_the_rule_names_them_in_a_recorded_session(results: list[tuple[Job, Store, tuple[Rank, ...]]]) -> None:
+def test_the_rule_names_them_in_a_recorded_session(results: list[Simulated]) -> None:
     right = 0
     for of, store, _ in results:
         snapshot = store.snapshot([], {})
@@ -82,22 +75,21 @@ def test_the_rule_names_them_in_a_recorded_session(results: list[tuple[Job, Stor
     assert right >= RIGHT
 
 
-@pytest.mark.filterwarnings("ignore:Mean of empty slice:RuntimeWarning", "ignore:All-NaN:RuntimeWarning")
 def test_a_slow_gpu_clock_and_a_full_host_are_told_apart_from_other_compute() -> None:
     """As above, on several hosts; every other job has a slow clock or a full host that delays nobody."""
     wrong, causes, named_wrongly = [], set(), []
     for of in map(job_on_hosts, range(JOBS)):
         store, ranks = simulate(of, LASTED_S)
-        rows = hardware.with_hardware(of, store, ranks)
+        rows = with_hardware(of, store, ranks)
         truth = (of.slow, of.cause) if of.cause else (None, None)
-        found = hardware.named(rows, ranks, of.onset + IN_TIME_S)
+        found = named(rows, ranks, of.onset + IN_TIME_S)
         causes.add(of.cause)
         if answer(of, found) != truth:
             wrong.append((of.seed, truth, answer(of, found)))
         if found is not None and of.cause in ("clock", "cpu"):
             assert found.figures in found.sentence
         until = LASTED_S if of.cause is None else of.onset
-        named_wrongly += [(of.seed, at) for at in np.arange(2.0, until, 1.0) if hardware.named(rows, ranks, float(at))]
+        named_wrongly += [(of.seed, at) for at in np.arange(2.0, until, 1.0) if named(rows, ranks, float(at))]
     assert causes == {"data", "compute", "clock", "cpu", None}
     assert JOBS - len(wrong) >= RIGHT, wrong
     assert named_wrongly == []

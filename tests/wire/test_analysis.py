@@ -27,6 +27,7 @@ from kernel_monitor.rank import Rank
 from kernel_monitor.ranks.alone_run import RankCommand, question
 from kernel_monitor.runtime import Monitor
 
+from ..waiting import until
 from .test_wire import ask, golden, images, request, shape
 
 FILE = Path(__file__).parent / "golden" / "analysis.json"
@@ -202,12 +203,10 @@ def test_a_diagnosis_is_asked_for_and_cancelled(tmp_path: Path) -> None:
         assert (reply["status"], reply["diagnosing"]["state"]) == ("ok", "running")
         assert reply["diagnosing"].keys() == made["diagnosing"].keys()
         reply, _ = ask(monitor, made["asks"]["diagnose-cancel"])
-        until = time.monotonic() + 20
-        while monitor.diagnosing is not None and monitor.diagnosing["state"] == "running":
-            assert time.monotonic() < until
-            time.sleep(0.02)
-        assert monitor.diagnosing is not None
-        assert monitor.diagnosing["state"] == "cancelled"
+        until(
+            lambda: monitor.diagnosing is not None and monitor.diagnosing["state"] == "cancelled",
+            say=lambda: monitor.diagnosing,
+        )
         assert loader.backend == "torchvision"
     finally:
         monitor.stop()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,32 +16,16 @@ from kernel_monitor.protocol.message_types import PROTOCOL
 from kernel_monitor.runtime import Monitor
 from kernel_monitor.stream import hub as wire
 
+from ..waiting import until
+
 DEEP: Any = []
 for _ in range(sys.getrecursionlimit() + 100):
     DEEP = [DEEP]
 
 HOSTILE: list[Any] = [
-    None,
-    True,
-    0,
-    -1,
-    1 << 80,
-    1e308,
-    float("nan"),
-    "",
-    "x" * 100_000,
-    "half \ud800",
-    "\udcff",
-    "\x00",
-    "\x1b[2J\u202e",
-    "__class__",
-    "../../etc/passwd",
-    [],
-    {},
-    {"a": {"b": []}},
-    ["\ud800"],
-    DEEP,
-]
+    None, True, 0, -1, 1 << 80, 1e308, float("nan"), "", "x" * 100_000, "half \ud800", "\udcff", "\x00",
+    "\x1b[2J\u202e", "__class__", "../../etc/passwd", [], {}, {"a": {"b": []}}, ["\ud800"], DEEP,
+]  # fmt: skip
 FIELDS = (
     "client", "loader", "backend", "label", "since", "steps", "seconds", "confirmed", "cancel", "workers", "interval",
     "history", "charts", "price", "path", "recorded", "touch", "page",
@@ -78,10 +61,7 @@ class Answered:
 def monitor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Monitor]:
     one = Monitor()
     one.start(interval=0.05, record=tmp_path_factory.mktemp("record"))
-    until = time.monotonic() + 20
-    while one.store.last_seq == 0:
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    until(lambda: one.store.last_seq > 0)
     yield one
     one.stop()
 

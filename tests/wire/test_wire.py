@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from kernel_monitor.steps.watched_loader import Source
 from kernel_monitor.store import Rows, Schema
 from kernel_monitor.stream import hub as wire
 
+from ..waiting import until
 from .schema import schema, validate
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -38,11 +38,7 @@ KINDS = {
     "subscribe": "SubscribeReply",
     "history": "HistoryReply",
     "glance": "GlanceReply",
-    "alone": "FindingsReply",
-    "decline": "FindingsReply",
-    "diagnose": "FindingsReply",
-    "profile": "FindingsReply",
-    "verdict": "FindingsReply",
+    **dict.fromkeys(("alone", "decline", "diagnose", "profile", "verdict"), "FindingsReply"),
     "configure": "ConfigureReply",
     "document": "DocumentReply",
     "bokehjs": "BokehReply",
@@ -78,25 +74,18 @@ def monitor() -> Iterator[tuple[Monitor, list[tuple[str, dict[str, Any], list[by
     one.publisher.connect(lambda kind, content, buffers=None: sent.append((kind, content, buffers or [])))
     one.start()
     try:
-        _wait(lambda: one.store.last_seq > 0)
+        until(lambda: one.store.last_seq > 0)
         yield one, sent
     finally:
         one.stop()
         one.publisher.connect(None)
 
 
-def _wait(condition: Callable[[], object], seconds: float = 20) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "nothing came"
-        time.sleep(0.02)
-
-
 def ask(monitor: Monitor, content: Any) -> tuple[dict[str, Any], list[bytes]]:
     schema()  # made now: it takes as long as a short diagnosis
     answers: list[tuple[dict[str, Any], list[bytes]]] = []
     Control(monitor).handle(content, lambda reply, buffers: answers.append((dict(reply), buffers)))
-    _wait(lambda: answers)
+    until(lambda: answers, 60)  # a document is made by a process that first imports Bokeh
     reply = answers[0][0]
     json.dumps(reply, allow_nan=False)
     if reply["status"] == "ok":
@@ -122,14 +111,8 @@ def test_schema_is_the_golden_one() -> None:
 def test_history_is_encoded_as_the_golden_one() -> None:
     _, content, buffers = golden("reply-history")
     nan = np.nan
-    values = np.array(
-        [
-            [12.5, 100, 8589934592, nan, 320, nan, nan],
-            [50, 99.5, 8606711808, 31, 0, 12.25, 80.5],
-            [nan] * 7,
-        ],
-        dtype=np.float32,
-    )
+    first = [12.5, 100, 8589934592, nan, 320, nan, nan]
+    values = np.array([first, [50, 99.5, 8606711808, 31, 0, 12.25, 80.5], [nan] * 7], dtype=np.float32)
     rows = Rows(Schema.from_json(content["schema"]), np.arange(15, 18), np.array([1.5, 1.6, 1.7]), values)
     encoded, encoded_buffers = wire.history(rows, content["events"], content["charts"])
     assert encoded == content
@@ -158,7 +141,7 @@ def test_every_request_is_understood_and_answered_in_the_golden_form(name: str, 
 def test_a_glance_has_the_golden_form(monitor: Any) -> None:
     one, sent = monitor
     reply, _ = ask(one, golden("request-glance")[1])
-    _wait(lambda: any(kind == GLANCE for kind, _, _ in sent))
+    until(lambda: any(kind == GLANCE for kind, _, _ in sent))
     content, buffers = next((content, buffers) for kind, content, buffers in sent if kind == GLANCE)
     assert buffers == []
     json.dumps(content, allow_nan=False)
@@ -175,7 +158,7 @@ def test_a_glance_has_the_golden_form(monitor: Any) -> None:
 def recorded(monitor: Any) -> tuple[Monitor, str]:
     """A monitor, and the id of a session that has been recorded."""
     one, _ = monitor
-    _wait(lambda: one.store.last_seq > 12)
+    until(lambda: one.store.last_seq > 12)
     session = one.session
     assert session is not None
     one.stop()
@@ -231,7 +214,7 @@ def test_history_of_a_live_monitor_has_the_golden_layout(monitor: Any) -> None:
 def test_a_live_frame_has_the_golden_form(monitor: Any) -> None:
     one, sent = monitor
     ask(one, golden("request-subscribe")[1])
-    _wait(lambda: any(kind == FRAME for kind, _, _ in sent))
+    until(lambda: any(kind == FRAME for kind, _, _ in sent))
     _, content, buffers = next(message for message in sent if message[0] == FRAME)
     assert len(buffers) == 1
     assert len(buffers[0]) == 4 * len(one.store.page_schema.series) < 4 * len(one.store.schema.series)

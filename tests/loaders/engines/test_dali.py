@@ -270,7 +270,7 @@ def test_a_fused_decode_gives_the_same_pixels(folder: Path, floating: bool) -> N
     program = translate(v1.Compose([v1.RandomResizedCrop(32), v1.RandomHorizontalFlip(), *tail]))
     paths = sorted(folder.glob("*/*.jpg"))[:32]
     table = FileTable(32)
-    facts = [table.look(number, str(path)) for number, path in enumerate(paths)]
+    facts = [table.check(number, str(path)) for number, path in enumerate(paths)]
     rows = dali_graph.Rows(
         sample_keys(1, 2, range(32), [0] * 32),
         np.arange(32),
