@@ -68,12 +68,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     ],
 )
 def test_the_exit_status_says_it(
-    files: dict[str, Path],
-    capsys: pytest.CaptureFixture[str],
-    other: str,
-    options: list[str],
-    code: int,
-    says: str,
+    files: dict[str, Path], capsys: pytest.CaptureFixture[str], other: str, options: list[str], code: int, says: str
 ) -> None:
     assert run("compare", files["a"], files[other], *options, capsys=capsys)[0] == code
     status, out, err = run("compare", files["a"], files[other], *options, capsys=capsys)
@@ -98,8 +93,7 @@ def test_as_json(files: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> 
     assert status == said["status"] == 1
     assert said["allowed"] == 0.05
     (loader,) = said["loaders"]
-    assert loader["outcome"] == "slower"
-    assert loader["slower"] == pytest.approx(0.2, abs=0.03)
+    assert (loader["outcome"], loader["slower"]) == ("slower", pytest.approx(0.2, abs=0.03))
     assert loader["low"] < loader["slower"] < loader["high"]
     assert loader["after"]["cost"] is None  # nobody said a price there
 

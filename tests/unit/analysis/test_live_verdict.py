@@ -16,6 +16,7 @@ from kernel_monitor.runtime.loader_tracker import LoaderTracker
 from kernel_monitor.steps.measured_step import Step
 from kernel_monitor.store import Snapshot, Store
 from tests.unit.analysis.rules.test_host import swapped
+from tests.unit.checks import not_none
 from tests.unit.sessions import state
 
 
@@ -41,8 +42,7 @@ def stored(snapshot: Snapshot) -> Store:
 def test_a_swap_is_warned_of_while_the_loop_runs_in_the_reports_words() -> None:
     snapshot = swapped()
     store, told = stored(snapshot), [dict(one) for one in snapshot.loaders]
-    found = CurrentVerdict(store, lambda _: None).judge(81.0, told)
-    assert found is not None
+    found = not_none(CurrentVerdict(store, lambda _: None).judge(81.0, told))
     (said,) = analyse(snapshot).verdict.warnings
     assert found["warnings"] == [said]
     assert said.startswith("The swap from torchvision to dali-cpu made the training's own steps 1.12 ×")

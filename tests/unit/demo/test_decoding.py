@@ -26,8 +26,7 @@ def test_the_demo_set_decodes_like_photographs(root: Path) -> None:
     comparison = compare(root, selection=32, rounds=7)
     assert comparison.faults(tolerance=0.75) == []  # three times the bar: this machine is shared
     assert {one.name.split()[0] for one in comparison.photographs} >= {"china.jpg", "flower.jpg"}
-    assert len(comparison.demo) == 32
-    assert len(comparison.ratios) == 3
+    assert (len(comparison.demo), len(comparison.ratios)) == (32, 3)
     bits = [np.mean([one.bits_per_pixel for one in files]) for files in (comparison.demo, comparison.photographs)]
     assert bits[0] / bits[1] == pytest.approx(1, abs=0.25)
     text = str(comparison)
@@ -66,8 +65,7 @@ def test_an_interruption_in_one_round_does_not_count() -> None:
     calm, interrupted = (8.0,) * 9, (8.0, 80.0, *(8.0,) * 7)
     files = [Measured("file", 500, 400, 125_000, rounds) for rounds in (calm, interrupted)]
     comparison = Comparison(tuple(files), (Measured("photograph", 500, 400, 125_000, calm),), 2, (125_000,) * 2)
-    assert comparison.ratio == 1
-    assert comparison.ratios == [1, 1, 1]
+    assert (comparison.ratio, comparison.ratios) == (1, [1, 1, 1])
 
 
 def test_without_scikit_learn_it_says_what_to_install(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

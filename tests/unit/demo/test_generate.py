@@ -50,8 +50,7 @@ def test_every_file_is_whole_and_of_the_promised_size(root: Path) -> None:
     shapes, samplings = [], set()
     for path in paths:
         with Image.open(path) as image:
-            assert image.format == "JPEG"
-            assert image.mode == "RGB"
+            assert (image.format, image.mode) == ("JPEG", "RGB")
             image.load()
             shapes.append(image.size)
             samplings.add(getattr(image, "layer")[0][1:3])  # noqa: B009 - not in Pillow's stubs

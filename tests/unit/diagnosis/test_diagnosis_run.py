@@ -20,6 +20,7 @@ from kernel_monitor.errors import MonitorError
 from kernel_monitor.loaders import switchable
 from kernel_monitor.runtime import Monitor
 from tests.loaders.conftest import augmented
+from tests.unit.checks import not_none
 from tests.unit.sampler_taken import wait_for
 from tests.unit.training import (
     BATCH,
@@ -41,8 +42,7 @@ train = pytest.fixture(loops)
 
 
 def state(monitor: Monitor) -> dict[str, Any]:
-    current = monitor.diagnosing
-    assert current is not None
+    current = not_none(monitor.diagnosing)
     return cast("dict[str, Any]", current)
 
 
@@ -79,14 +79,12 @@ def test_each_engine_is_measured_and_the_first_one_comes_back(monitor: Monitor, 
         assert run["seconds"] >= 2.0
         assert run["steps"] >= 20
         # The loop's own notes; a batch comes once in a step, at most one more or fewer at the ends.
-        zero = monitor.live_session.session_time(0.0)
-        assert zero is not None
+        zero = not_none(monitor.live_session.session_time(0.0))
         inside = (times + zero > run["start"]) & (times + zero <= run["end"])
         assert counts[inside].sum() == pytest.approx(BATCH * run["batches"], abs=BATCH)
         # The first step of each epoch is warm-up, which does not count.
         assert run["batches"] * 0.8 < run["steps"] < run["batches"]
-        assert run["samples"] == BATCH * run["steps"]
-        assert run["rate"] == pytest.approx(run["samples"] / run["seconds"])
+        assert (run["samples"], run["rate"]) == (BATCH * run["steps"], pytest.approx(run["samples"] / run["seconds"]))
         assert run["rate_low"] <= run["rate_high"]
         assert run["wait"] < run["step"]
         assert 0 <= run["cpu_p50"] <= run["cpu_p95"] <= 100
@@ -98,22 +96,19 @@ def test_each_engine_is_measured_and_the_first_one_comes_back(monitor: Monitor, 
 
     last = state(monitor)
     assert (last["state"], last["done"], last["total"], last["seconds_left"]) == ("done", 3, 3, 0)
-    assert last["message"] == found["sentence"]
-    assert last["result"] == found
+    assert (last["message"], last["result"]) == (found["sentence"], found)
     assert "torchvision" in str(found)
     running = [one for one in said if one["state"] == "running"]
     assert {one["backend"] for one in running} == {"torchvision", "dali-cpu", "synthetic"}
     assert [one["done"] for one in running] == sorted(one["done"] for one in running)
     assert running[0]["seconds_left"] > running[-1]["seconds_left"]
     event = next(one for one in monitor.store.events() if one["kind"] == "diagnosis")
-    assert event["result"] == found
-    assert event["state"] == "done"
+    assert (event["result"], event["state"]) == (found, "done")
 
 
 def test_without_consent_nothing_is_replayed(monitor: Monitor, train: Train) -> None:
     loop = train()
-    found = monitor.diagnose(seconds=1.0)
-    assert found is not None
+    found = not_none(monitor.diagnose(seconds=1.0))
     assert [run["backend"] for run in found["runs"]] == ["torchvision", "dali-cpu"]
     assert found["synthetic"] is False
     assert any("allow synthetic" in sentence for sentence in found["cannot"])
@@ -131,8 +126,7 @@ def test_it_returns_at_once_when_it_is_not_to_wait_and_can_be_cancelled(monitor:
     assert monitor.cancel_diagnosis() is True
     last = ended(monitor)
     assert (last["state"], last["message"], last["result"]) == ("cancelled", "It was cancelled.", None)
-    assert loop.loader.backend == "torchvision"
-    assert loop.loader.history == []
+    assert (loop.loader.backend, loop.loader.history) == ("torchvision", [])
     assert monitor.cancel_diagnosis() is False
 
 
@@ -306,8 +300,7 @@ def test_an_engine_that_does_not_start_is_named_and_the_others_are_measured(moni
         raise ValueError("no such operator")
 
     loop = train(dali=broken)
-    found = monitor.diagnose(seconds=1.0, confirmed=True)
-    assert found is not None
+    found = not_none(monitor.diagnose(seconds=1.0, confirmed=True))
     problems = {run["backend"]: run["problem"] for run in found["runs"]}
     assert problems["torchvision"] is None
     assert problems["synthetic"] is None

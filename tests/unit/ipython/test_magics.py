@@ -17,6 +17,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from kernel_monitor import monitor
 from kernel_monitor.ipython.answers import summary_rows
 from kernel_monitor.ipython.magics import COMMANDS
+from tests.unit.checks import contains
 
 
 @pytest.fixture
@@ -44,9 +45,7 @@ def test_the_dashboard_is_text_without_a_page(shell: InteractiveShell, capsys: p
     wait_for_samples()
     shell.run_line_magic("monitor", "")
     text = capsys.readouterr().out
-    assert "kernel_monitor" in text
-    assert "CPU" in text
-    assert "samples" in text
+    contains(text, "kernel_monitor", "CPU", "samples")
     shell.run_line_magic("monitor", "status")
     assert "running" in capsys.readouterr().out
     shell.run_line_magic("monitor", "stop")
@@ -108,8 +107,7 @@ def test_an_interval_can_be_changed_while_running(shell: InteractiveShell) -> No
     session = monitor.session
     shell.run_line_magic("monitor", "start --interval 0.05")
     wait_for_samples()
-    assert monitor.session == session
-    assert monitor.store.schema.interval == 0.05
+    assert (monitor.session, monitor.store.schema.interval) == (session, 0.05)
     newest = monitor.store.rows(monitor.store.last_seq - 4).time
     assert newest[-1] - newest[0] < 0.6
 

@@ -17,6 +17,7 @@ from kernel_monitor.errors import MonitorError
 from kernel_monitor.profiler.operators import LONGEST_NAME, MOST, keep, new_trace, prune, tables
 from kernel_monitor.profiler.profile_command import pairs, text
 from kernel_monitor.runtime import Monitor
+from tests.unit.checks import not_none
 
 
 def call(name: str, start: float, took: float, thread: int = 1, kind: str = "cpu_op") -> dict[str, Any]:
@@ -63,8 +64,7 @@ def test_kernels_are_added_up_by_name() -> None:
 
 def test_only_the_first_rows_and_no_endless_names() -> None:
     found = tables([call(f"op{k}", 100 * k, k + 1) for k in range(30)] + [call("x" * 5000, 9000, 500)], top=10)
-    assert len(found["cpu"]) == 10
-    assert len(found["cpu"][0]["name"]) == LONGEST_NAME
+    assert (len(found["cpu"]), len(found["cpu"][0]["name"])) == (10, LONGEST_NAME)
     assert found["cpu"][1]["name"] == "op29"
     whole = sum(range(1, 31)) + 500
     assert found["cpu"][1]["share"] == pytest.approx(30 / whole)  # of everything, not of what is shown
@@ -182,8 +182,7 @@ def test_without_a_loop_it_says_so() -> None:
     try:
         with pytest.raises(MonitorError, match=r"No step ended within 0\.3 s: start the loop"):
             monitor.profile(patience=0.3)
-        state = monitor.profiling
-        assert state is not None
+        state = not_none(monitor.profiling)
         assert (state["state"], state["done"], state["total"], state["result"]) == ("failed", 0, 10, None)
     finally:
         monitor.stop()

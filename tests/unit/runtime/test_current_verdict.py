@@ -11,6 +11,7 @@ import pytest
 from kernel_monitor.runtime import Monitor
 from kernel_monitor.runtime import current_verdict as judging
 from kernel_monitor.store import Store
+from tests.unit.checks import not_none
 from tests.unit.sampler_taken import wait_for
 from tests.unit.training import Train, image_folder, in_threads, loops, monitor_that_samples
 
@@ -71,8 +72,7 @@ def test_a_switch_of_minutes_ago_is_not_forgotten(monkeypatch: pytest.MonkeyPatc
     backends = [{"name": name, "available": True} for name in ("torchvision", "dali-cpu")]
     states = [{"id": "loader-1", "name": "train", "backend": "torchvision", "wanted": None, "backends": backends}]
     one = judging.CurrentVerdict(store, lambda _: None)
-    said = one.judge(200.0, states)
-    assert said is not None
+    said = not_none(one.judge(200.0, states))
     assert said["advice"].startswith("Keep torchvision: dali-cpu ran 1.60 × slower than torchvision in this loop.")
     monkeypatch.setattr(judging, "pairs", lambda *_args: pytest.fail("it was looked at before"))
     assert one.judge(200.0, states) == said
@@ -177,8 +177,7 @@ def test_a_loop_that_ended_is_judged_by_all_its_steps_and_once() -> None:
             assert not one.verdict["over"]
             assert "of each step is waiting for data" in one.verdict["sentence"]
         one.refresh(130.0, states)
-        made = one.verdict
-        assert made is not None
+        made = not_none(one.verdict)
         assert made["over"]
         assert made["sentence"] == past(analyse(snapshot).verdict.sentence)
         assert made["sentence"].startswith("74 % of each step was waiting for data (74 of 100 ms, 1,000 steps")

@@ -19,6 +19,7 @@ from kernel_monitor.runtime import Monitor
 from kernel_monitor.runtime.node_tracker import FADE_S, KEPT_GONE, LEFT, LOOK_S, MOST_CORES, UNFOLDED_CORES, NodeTracker
 from kernel_monitor.sample.node_sampler import NodeSampler
 from kernel_monitor.store import Store
+from tests.unit.checks import contains, not_none
 
 HELLO: dict[str, Any] = {
     "interval": 0.1,
@@ -192,8 +193,7 @@ def test_two_loaders_on_one_machine_make_one_node(following: Following) -> None:
 
 
 @pytest.mark.parametrize(
-    "values",
-    [RuntimeError("no link to rack-a"), {"node/n/memory": "much"}, {"node/n/memory": 10**400}, [1, 2], None],
+    "values", [RuntimeError("no link to rack-a"), {"node/n/memory": "much"}, {"node/n/memory": 10**400}, [1, 2], None]
 )
 def test_a_source_whose_values_fail_is_shown_with_the_cause_and_harms_nothing(
     following: Following, values: object
@@ -249,8 +249,7 @@ def test_a_real_session_shows_and_records_them(monkeypatch: pytest.MonkeyPatch, 
     monitor.start(interval=0.05, record=tmp_path)
     try:
         node = table.add("0123abcd", "rack-a", sampler.cores)
-        path = monitor.recording["path"]
-        assert path is not None
+        path = not_none(monitor.recording["path"])
 
         def rows() -> int:
             table.update(node, sampler.read())
@@ -271,8 +270,7 @@ def test_a_real_session_shows_and_records_them(monkeypatch: pytest.MonkeyPatch, 
         assert "nodes" in monitor.settings["charts"]
         assert "machine rack-a: " in monitor.status()
         page = monitor.export(tmp_path / "report.html").read_text("utf-8")
-        assert f"node/{node}/memory" in page
-        assert "node-1 joined" in page
+        contains(page, f"node/{node}/memory", "node-1 joined")
         assert "rack-a" not in page
     finally:
         monitor.stop()

@@ -19,10 +19,7 @@ from tests.unit.metrics_table import DOCUMENT, text
 
 Frame: TypeAlias = "tuple[float, int, array[float]]"
 
-HOST = {
-    *("load", "memory", "disk", "network", "cpu", "cpu-split"),
-    "process",
-}
+HOST = {*("load", "memory", "disk", "network", "cpu", "cpu-split"), "process"}
 """The groups that every Linux has."""
 
 

@@ -21,6 +21,7 @@ from kernel_monitor.sample.host import facts as host
 from kernel_monitor.sample.host.load import Disk, Load, Memory, Network, Pressure
 from kernel_monitor.sample.host.process_limits import Container, Limits
 from kernel_monitor.sample.probe import Probe, Rates
+from tests.unit.checks import not_none
 
 
 def named(probe: Probe, values: Sequence[float]) -> dict[str, float]:
@@ -235,8 +236,7 @@ def test_rates() -> None:
 
 
 def test_a_process_is_known_by_its_number_and_its_start() -> None:
-    start = process.start_of(os.getpid())
-    assert start is not None
+    start = not_none(process.start_of(os.getpid()))
     assert process.is_alive(os.getpid(), start)
     assert not process.is_alive(os.getpid(), start - 5.0)  # another process had this number
     since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -262,8 +262,7 @@ def test_a_process_may_have_any_name(tmp_path: Path) -> None:
         while "Z 1" not in Path(f"/proc/{child.pid}/comm").read_text() and time.monotonic() < until:
             time.sleep(0.01)
         assert "Z 1" in Path(f"/proc/{child.pid}/comm").read_text()
-        start = process.start_of(child.pid)
-        assert start is not None
+        start = not_none(process.start_of(child.pid))
         assert start == pytest.approx(time.clock_gettime(time.CLOCK_BOOTTIME), abs=10.0)
         child.kill()
 

@@ -34,12 +34,7 @@ F_SETPIPE_SZ = 1031
 @contextmanager
 def sampler(*options: str) -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen(
-        [*SAMPLER, *options],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        bufsize=0,
-        cwd=ROOT,
+        [*SAMPLER, *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, cwd=ROOT
     ) as process:
         try:
             yield process

@@ -268,9 +268,7 @@ def test_a_resized_ring_keeps_its_newest_rows() -> None:
         store.set_capacity(0)
 
 
-@given(
-    st.lists(st.one_of(st.integers(1, 9).map(lambda n: ("size", n)), st.integers(1, 12).map(lambda n: ("rows", n)))),
-)
+@given(st.lists(st.one_of(st.integers(1, 9).map(lambda n: ("size", n)), st.integers(1, 12).map(lambda n: ("rows", n)))))
 def test_whatever_the_sizes_the_rows_that_are_kept_are_the_newest(steps: list[tuple[str, int]]) -> None:
     ring = Ring(4, ["a"])
     kept: list[int] = []

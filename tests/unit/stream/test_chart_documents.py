@@ -21,6 +21,7 @@ from kernel_monitor.store.charts import Kind, filled, shape
 from kernel_monitor.stream import chart_documents
 from kernel_monitor.stream.chart_documents import Documents, key_of
 from kernel_monitor.stream.render_process import run_module
+from tests.unit.checks import not_none
 
 HELLO = {
     "interval": 0.1,
@@ -98,8 +99,7 @@ def test_a_document_is_as_if_it_had_been_made_for_this_session(tmp_path: Path, c
     request = json.dumps({"schema": plain.to_json(), "kind": kind}).encode()
     made = json.loads(rendered("kernel_monitor.views", request))
     got = json.loads(Documents(tmp_path).get(wanted, kind))
-    assert got["lines"] == made["lines"]
-    assert got["doc"]["roots"] == made["doc"]["roots"]
+    assert (got["lines"], got["doc"]["roots"]) == (made["lines"], made["doc"]["roots"])
     text = json.dumps(got)
     assert all(json.dumps(name)[1:-1] in text for name in NAMES)
     assert "loader-1/images" in text
@@ -193,8 +193,7 @@ def test_warming_up_makes_what_the_first_minute_needs(tmp_path: Path, count: lis
     began = time.monotonic()
     assert warm.warm(tmp_path) == 0
     assert time.monotonic() - began < 15
-    known = kept.hello()
-    assert known is not None
+    known = not_none(kept.hello())
     store = Store()
     store.set_host(hello)
     assert store.set_host(known).version == 1  # as the sampler says it again

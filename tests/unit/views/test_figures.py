@@ -244,8 +244,7 @@ def test_the_module_turns_a_schema_into_a_document() -> None:
 
 def test_what_is_no_schema_is_refused_in_one_line() -> None:
     done = run("not JSON")
-    assert done.returncode == 2
-    assert done.stdout == ""
+    assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("stdin is not a schema (")
     assert done.stderr.count("\n") == 1
 

@@ -41,8 +41,7 @@ def shown(of: Schema) -> str:
 def test_the_first_rank_is_the_highest_row_and_steps_have_a_scale_of_their_own() -> None:
     of = schema(Rank("1-0", 1, 0, 2), Rank("1-1", 1, 1, 2, "rack-b"))
     steps, waits = tag(of, "step"), tag(of, "wait_percent")
-    assert steps["rows"] == ["rank/1-1/step", "rank/1-0/step"]
-    assert steps["labels"] == ["rank 1 · rack-b", "rank 0"]
+    assert (steps["rows"], steps["labels"]) == (["rank/1-1/step", "rank/1-0/step"], ["rank 1 · rack-b", "rank 0"])
     assert (steps["unit"], steps["scale"]) == ("ms", "auto")
     assert waits["unit"] == "%"
     assert "scale" not in waits

@@ -158,8 +158,7 @@ def test_a_refused_question_is_asked_seldom_and_its_metric_comes_back(clock: Clo
         asked = Asked(clock)
         for _ in range(8):
             asked.round(1.0)
-        assert gpu.asked["nvmlDeviceGetJpgUtilization"] == 1
-        assert gpu.asked["nvmlDeviceGetOfaUtilization"] == 8
+        assert (gpu.asked["nvmlDeviceGetJpgUtilization"], gpu.asked["nvmlDeviceGetOfaUtilization"]) == (1, 8)
         del gpu.errors["nvmlDeviceGetJpgUtilization"]
         assert asked.round(RETRY_S) == ["GPU 0 jpeg: is back"]
         assert asked.values()["jpeg"] == 3.0

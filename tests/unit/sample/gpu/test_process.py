@@ -60,12 +60,7 @@ def sampler(command: list[str], options: dict[str, Any] | None = None) -> Iterat
             simulated.VARIABLE: json.dumps(options),
         }
     with subprocess.Popen(
-        [sys.executable, *command],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        bufsize=0,
-        cwd=ROOT,
-        env=environment,
+        [sys.executable, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, cwd=ROOT, env=environment
     ) as process:
         assert process.stdin is not None
         yield Sampler(process)
@@ -96,8 +91,7 @@ def test_all_series_of_8_gpus_are_there_and_their_periods_kept() -> None:
         # On average half a period old; three times that leaves room for a loaded machine.
         assert ages[len(ages) // 2] < 3 * (period / 2 + 0.1), group
     windows = {group: found.frames[-1][1][f"sample/{group}/window"] for group in limits}
-    assert windows["gpu-bus"] == pytest.approx(0.02)
-    assert windows["gpu-slow"] == pytest.approx(0.167)
+    assert (windows["gpu-bus"], windows["gpu-slow"]) == pytest.approx((0.02, 0.167))
     assert 0.15 < windows["gpu"] < 1.0
     assert 0.8 < windows["gpm"] < 3.0
     # They move, and not all of them together.
@@ -148,13 +142,11 @@ with nvml([FakeGpu(), FakeGpu(utilisation=80)], init_delay=1.0):
 def test_frames_carry_gpus_that_come_late_and_a_hello_goes_before_them() -> None:
     with sampler(["-c", LATE]) as found:
         found.listen(5)
-        assert found.hellos[0]["gpus"] == []
-        assert found.hellos[0]["gpu_reason"] == "NVML has not answered yet"
+        assert (found.hellos[0]["gpus"], found.hellos[0]["gpu_reason"]) == ([], "NVML has not answered yet")
         assert not any(name.startswith("gpu/") for name in found.frames[0][1])
         found.listen(40)
     assert [gpu["name"] for gpu in found.hellos[-1]["gpus"]] == ["NVIDIA H200"] * 2
-    assert found.frames[-1][1]["gpu/1/utilisation"] == 80.0
-    assert found.frames[-1][1]["gpu/0/power"] == 50.0
+    assert (found.frames[-1][1]["gpu/1/utilisation"], found.frames[-1][1]["gpu/0/power"]) == (80.0, 50.0)
     assert "NVML lists 2 GPU(s)" in [notice["message"] for notice in found.notices]
 
 
