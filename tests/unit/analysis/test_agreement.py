@@ -31,9 +31,8 @@ from kernel_monitor.runtime import Monitor
 from kernel_monitor.steps.measured_step import NO_GRADIENTS
 from kernel_monitor.store import Snapshot
 from tests.loaders.conftest import augmented, make_folder
-from tests.unit.checks import not_none
+from tests.unit.checks import not_none, wait_for
 from tests.unit.loop_simulator import Loop, run
-from tests.unit.sampler_taken import wait_for
 from tests.unit.sessions import Run, build, rows_of, switch
 from tests.unit.training import in_threads
 

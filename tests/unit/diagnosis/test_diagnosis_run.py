@@ -20,8 +20,7 @@ from kernel_monitor.errors import MonitorError
 from kernel_monitor.loaders import switchable
 from kernel_monitor.runtime import Monitor
 from tests.loaders.conftest import augmented
-from tests.unit.checks import not_none
-from tests.unit.sampler_taken import wait_for
+from tests.unit.checks import not_none, wait_for
 from tests.unit.training import (
     BATCH,
     IMAGES,

@@ -11,8 +11,7 @@ import pytest
 from kernel_monitor.runtime import Monitor
 from kernel_monitor.runtime import current_verdict as judging
 from kernel_monitor.store import Store
-from tests.unit.checks import not_none
-from tests.unit.sampler_taken import wait_for
+from tests.unit.checks import not_none, wait_for
 from tests.unit.training import Train, image_folder, in_threads, loops, monitor_that_samples
 
 pytestmark = in_threads
