@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,6 +28,8 @@ class Clock:
         patch.setattr(answers, "time", times)
         patch.setattr(nvml_load, "time", times)
         patch.setattr(nvml_processes, "time", times)
+        # As on a machine of one's own, wherever the tests run.
+        patch.setattr(nvml_processes, "in_first_namespace", lambda: True)
 
     def pass_time(self, seconds: float) -> None:
         self.wall += seconds
@@ -62,3 +65,6 @@ class Asked:
         """(age, window) of a group, in s."""
         reading = next(desk.times[group] for _, desk in self.session.tables[gpu][1] if group in desk.times)
         return self.clock.monotonic - reading.at, reading.window
+
+
+Ask = Callable[..., Asked]

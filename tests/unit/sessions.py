@@ -269,27 +269,11 @@ def state(key: str = "loader-1", name: str = "train", **fields: Any) -> dict[str
         {"name": "synthetic", "available": True, "reason": None, "confirm": "Replay?", "note": None},
     ]
     return {
-        "id": key,
-        "name": name,
-        "backend": "torchvision",
-        "wanted": None,
-        "status": "torchvision",
-        "backends": backends,
-        "epoch": 0,
-        "batch": 100,
-        "batches": 640,
-        "samples": 3200,
-        "planned": 20480,
-        "lost": 0,
-        "doubled": 0,
-        "skipped": 0,
-        "replaced": 0,
-        "skips": [],
-        "knobs": {"workers": 2, "prefetch": 2, "threads": 2},
-        "decoded": {"torchvision": 3200},
-        "ended": False,
-        **fields,
-    }
+        "id": key, "name": name, "backend": "torchvision", "wanted": None, "status": "torchvision",
+        "backends": backends, "epoch": 0, "batch": 100, "batches": 640, "samples": 3200, "planned": 20480, "lost": 0,
+        "doubled": 0, "skipped": 0, "replaced": 0, "skips": [], "knobs": {"workers": 2, "prefetch": 2, "threads": 2},
+        "decoded": {"torchvision": 3200}, "ended": False, **fields,
+    }  # fmt: skip
 
 
 def _ids(runs: Sequence[Run]) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernel_monitor.analysis.gains import Resources, gains
+from kernel_monitor.analysis.gains import ExpectedGains, Resources, gains
 from kernel_monitor.analysis.results import Gain, faster
 from kernel_monitor.analysis.step_times import of_steps
 from tests.unit.sessions import calibrated, segment, step_rows
@@ -23,7 +23,7 @@ def steps(step: float, wait: float) -> Any:
     return of_steps(step_rows(step=step, wait=wait))
 
 
-def engine_gain(found: Any, action: str = "dali-cpu") -> Gain:
+def engine_gain(found: ExpectedGains, action: str = "dali-cpu") -> Gain:
     return next(one for one in found.gains if one.action == action)
 
 

@@ -141,7 +141,8 @@ def test_strange_sessions_are_analysed_and_say_what_they_cannot_say(name: str) -
 
 def test_an_older_file_is_judged_by_its_frames() -> None:
     found = analyse(starved(steps=False)).verdict
-    assert (found.kind, found.shares) == ("input-bound", pytest.approx({"wait": 0.6}, abs=0.02))
+    assert found.kind == "input-bound"
+    assert found.shares == pytest.approx({"wait": 0.6}, abs=0.02)
     assert any("monitor.watch" in one for one in found.missing)
 
 

@@ -50,6 +50,8 @@ def test_missing_files_are_found_out(root: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(root, tmp_path / "set"))
     next(copy.glob("*/*.jpg")).unlink()
     assert "it has 63 of 64 files" in compare(copy, selection=8, rounds=1).faults(tolerance=0.75)
+    with pytest.raises(MonitorError, match="holds no demo set"):
+        compare(tmp_path)
 
 
 def test_the_bar_is_a_quarter_on_either_side() -> None:
@@ -77,8 +79,3 @@ def test_without_scikit_learn_it_says_what_to_install(root: Path, monkeypatch: p
     monkeypatch.setattr(demo_decoding, "find_spec", without)
     with pytest.raises(MonitorError, match="pip install scikit-learn"):
         compare(root, selection=4, rounds=1)
-
-
-def test_a_folder_without_a_set(tmp_path: Path) -> None:
-    with pytest.raises(MonitorError, match="holds no demo set"):
-        compare(tmp_path)

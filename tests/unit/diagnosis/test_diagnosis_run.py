@@ -15,7 +15,6 @@ from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 
 from kernel_monitor.diagnosis import diagnosis_run
-from kernel_monitor.diagnosis.trials import diagnosis
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.loaders import switchable
 from kernel_monitor.runtime import Monitor
@@ -48,6 +47,11 @@ def state(monitor: Monitor) -> dict[str, Any]:
 def ended(monitor: Monitor, seconds: float = 60.0) -> dict[str, Any]:
     wait_for(lambda: state(monitor)["state"] != "running", seconds)
     return state(monitor)
+
+
+def measuring(monitor: Monitor, engine: str) -> None:
+    """Return when this engine is being measured."""
+    wait_for(lambda: state(monitor)["message"] == f"measuring {engine}")
 
 
 def test_each_engine_is_measured_and_the_first_one_comes_back(monitor: Monitor, train: Train) -> None:
@@ -119,7 +123,7 @@ def test_it_returns_at_once_when_it_is_not_to_wait_and_can_be_cancelled(monitor:
     begun = time.perf_counter()
     assert monitor.diagnose(seconds=20.0, wait=False) is None
     assert time.perf_counter() - begun < 0.1
-    wait_for(lambda: state(monitor)["message"] == "measuring torchvision")
+    measuring(monitor, "torchvision")
     with pytest.raises(MonitorError, match="is being diagnosed"):
         monitor.diagnose(wait=False)
     assert monitor.cancel_diagnosis() is True
@@ -132,7 +136,7 @@ def test_it_returns_at_once_when_it_is_not_to_wait_and_can_be_cancelled(monitor:
 def test_cancelled_on_another_engine_it_goes_back(monitor: Monitor, train: Train) -> None:
     loop = train()
     monitor.diagnose(seconds=1.0, wait=False)
-    wait_for(lambda: state(monitor)["message"] == "measuring dali-cpu")
+    measuring(monitor, "dali-cpu")
     monitor.cancel_diagnosis()
     last = ended(monitor)
     assert last["state"] == "cancelled"
@@ -143,12 +147,12 @@ def test_cancelled_on_another_engine_it_goes_back(monitor: Monitor, train: Train
     assert event["state"] == "cancelled"
 
 
-@pytest.mark.parametrize("moment", ["measuring torchvision", "measuring dali-cpu"])
-def test_what_a_person_clicks_meanwhile_stands(moment: str, monitor: Monitor, train: Train) -> None:
+@pytest.mark.parametrize("engine", ["torchvision", "dali-cpu"])
+def test_what_a_person_clicks_meanwhile_stands(engine: str, monitor: Monitor, train: Train) -> None:
     loop = train()
     monitor.diagnose(seconds=1.5, wait=False)
-    wait_for(lambda: state(monitor)["message"] == moment)
-    clicked = "torchvision" if "dali" in moment else "dali-cpu"
+    measuring(monitor, engine)
+    clicked = "torchvision" if engine == "dali-cpu" else "dali-cpu"
     monitor.switch(clicked)
     last = ended(monitor)
     assert (last["state"], last["message"]) == (
@@ -179,7 +183,7 @@ def test_a_click_in_the_same_moment_is_not_lost(train: Train) -> None:
 def test_a_knob_that_is_turned_ends_it(monitor: Monitor, train: Train) -> None:
     train()
     monitor.diagnose(seconds=3.0, wait=False)
-    wait_for(lambda: state(monitor)["message"] == "measuring torchvision")
+    measuring(monitor, "torchvision")
     monitor.set(prefetch=3)
     last = ended(monitor)
     assert last["state"] == "cancelled"
@@ -192,7 +196,7 @@ def test_a_loop_that_ends_ends_it_with_what_was_measured(
     monkeypatch.setattr(diagnosis_run, "PAUSE_S", 1.0)
     loop = train()
     monitor.diagnose(seconds=1.0, wait=False)
-    wait_for(lambda: state(monitor)["message"] == "measuring dali-cpu")
+    measuring(monitor, "dali-cpu")
     loop.leave()
     last = ended(monitor)
     assert last["state"] == "failed"
@@ -207,7 +211,7 @@ def test_a_pause_between_epochs_is_waited_for(monitor: Monitor, train: Train) ->
     loop = train()
     wait_for(lambda: len(loop.came) > 5)
     monitor.diagnose(seconds=2.0, wait=False)
-    wait_for(lambda: state(monitor)["message"] == "measuring torchvision")
+    measuring(monitor, "torchvision")
     loop.pause.set()
     time.sleep(2.5)
     loop.pause.clear()
@@ -225,7 +229,7 @@ def test_while_another_loader_steps_a_pause_is_an_evaluation(
     monkeypatch.setattr(diagnosis_run, "PAUSE_S", 1.0)
     loop = train()
     monitor.diagnose("train", seconds=1.0, wait=False)
-    wait_for(lambda: state(monitor)["message"] == "measuring torchvision")
+    measuring(monitor, "torchvision")
     loop.pause.set()
     other = train("val")
     time.sleep(2.5)
@@ -324,7 +328,7 @@ def test_a_loader_that_is_gone_ends_it(monitor: Monitor, folder: Path) -> None:
 def test_a_monitor_that_is_stopped_ends_it(monitor: Monitor, train: Train) -> None:
     loop = train()
     monitor.diagnose(seconds=5.0, wait=False)
-    wait_for(lambda: state(monitor)["message"] == "measuring torchvision")
+    measuring(monitor, "torchvision")
     monitor.stop()
     assert ended(monitor)["message"] == "The monitor was stopped."
     assert loop.loader.backend == "torchvision"
@@ -345,10 +349,6 @@ def test_an_error_of_ours_is_shown_and_harms_nothing(
     wait_for(lambda: len(loop.came) > count + 5)
     monkeypatch.undo()
     assert monitor.diagnose(seconds=1.0) is not None
-
-
-def test_the_result_of_nothing_has_a_sentence() -> None:
-    assert diagnosis("loader-1", "train", [], first="torchvision", back_to="torchvision")["sentence"]
 
 
 def test_a_loop_of_which_no_step_counts_does_not_hold_it_up(

@@ -45,7 +45,7 @@ def measured(backend: str, wait: float = 0.0, whole: float = 0.1, count: int = 4
 def test_figures_are_those_of_the_steps_and_of_the_frames() -> None:
     parts = [(0.01, 0.1), (0.05, 0.2)] * 20
     one = tried(*parts, gpu=42.0)
-    assert (one.steps, one.batches, one.samples, one.seconds) == (40, 40, 400, pytest.approx(6.0))
+    assert (one.steps, one.batches, one.samples, one.seconds) == pytest.approx((40, 40, 400, 6.0))
     assert (one.rate, one.step) == pytest.approx((400 / 6.0, 150.0))
     assert one.wait == pytest.approx(30.0)
     assert (one.cpu_p50, one.cpu_p95, one.gpu_p50) == pytest.approx((70.0, 70.0, 42.0))
@@ -68,7 +68,7 @@ def test_a_pause_of_the_loop_is_left_out_and_a_stall_of_the_loader_is_not(
     wait: float, steps_counted: int, seconds: float
 ) -> None:
     one = tried(*[(0.01, 0.1)] * 20, (wait, 12.0), *[(0.01, 0.1)] * 20)
-    assert (one.steps, one.seconds) == (steps_counted, pytest.approx(seconds))
+    assert (one.steps, one.seconds) == pytest.approx((steps_counted, seconds))
 
 
 def test_two_iterations_at_a_time_count_their_time_once() -> None:

@@ -26,25 +26,11 @@ def engine(name: str, reason: str | None = None) -> dict[str, Any]:
 
 def state(**changes: Any) -> dict[str, Any]:
     return {
-        "id": "loader-7",
-        "name": "train",
-        "backend": "torchvision",
-        "wanted": None,
-        "status": "torchvision",
-        "backends": [engine("torchvision"), engine("dali-cpu")],
-        "knobs": {"workers": 2, "prefetch": 2, "threads": 1},
-        "epoch": 0,
-        "batch": 3,
-        "batches": 5,
-        "samples": 12,
-        "planned": 20,
-        "lost": 0,
-        "doubled": 0,
-        "skipped": 0,
-        "replaced": 0,
-        "decoded": {"torchvision": 12},
-        **changes,
-    }
+        "id": "loader-7", "name": "train", "backend": "torchvision", "wanted": None, "status": "torchvision",
+        "backends": [engine("torchvision"), engine("dali-cpu")], "knobs": {"workers": 2, "prefetch": 2, "threads": 1},
+        "epoch": 0, "batch": 3, "batches": 5, "samples": 12, "planned": 20, "lost": 0, "doubled": 0, "skipped": 0,
+        "replaced": 0, "decoded": {"torchvision": 12}, **changes,
+    }  # fmt: skip
 
 
 class Job:

@@ -98,8 +98,7 @@ def test_without_a_prediction_it_is_offered_in_words_that_say_so() -> None:
     one = not_none(offered(starved(states=[{}])))
     words = "dali-cpu is ready. It is not measured in this loop yet: try it, the way back is one click."
     assert (one["advice"], one["gain"]) == (words, None)
-    one = not_none(offered(starved(states=[{"backends": READY}], **GPU)))
-    assert one["engine"] == "dali-gpu"
+    assert not_none(offered(starved(states=[{"backends": READY}], **GPU)))["engine"] == "dali-gpu"
 
 
 def test_an_engine_that_is_being_measured_on_some_files_is_not_offered_before_that_is_done() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
-from bokeh.models import ColumnDataSource, Grid
+from bokeh.models import Grid
 
 from kernel_monitor.ranks.rank import Rank
 from kernel_monitor.report.privacy import clean, with_pseudonyms
@@ -15,6 +15,7 @@ from kernel_monitor.store.charts import filled, shape
 from kernel_monitor.store.schema import ranks_series
 from kernel_monitor.views import document, layout
 from tests.browser.scenes import machine
+from tests.unit.views.test_figures import every, tags
 
 GONE = "its process has ended"
 
@@ -25,12 +26,11 @@ def schema(*ranks: Rank) -> Schema:
 
 
 def tag(of: Schema, part: str) -> dict[str, Any]:
-    sources = cast("list[ColumnDataSource]", layout(of).select({"type": ColumnDataSource}))
-    return next(dict(source.tags[0]) for source in sources if source.name == f"ranks-{part}-tiles")
+    return tags(of)[f"ranks-{part}-tiles"]
 
 
 def hatched(of: Schema) -> int:
-    return sum(grid.name == "hatched" for grid in cast("list[Grid]", layout(of).select({"type": Grid})))
+    return sum(grid.name == "hatched" for grid in every(layout(of), Grid))
 
 
 def shown(of: Schema) -> str:
@@ -48,9 +48,6 @@ def test_the_first_rank_is_the_highest_row_and_steps_have_a_scale_of_their_own()
     # A report keeps such values as they are: in whole per cent they would be cut at 100.
     assert {"rank/1-0/step", "rank/1-1/step"} <= set(document(of)["lines"])
     assert "rank/1-0/wait_percent" not in document(of)["lines"]
-
-
-def test_two_jobs_are_told_apart() -> None:
     of = schema(Rank("1-0", 1, 0, 1), Rank("2-0", 2, 0, 1))
     assert tag(of, "step")["labels"] == ["job 2 · rank 0", "job 1 · rank 0"]
 
