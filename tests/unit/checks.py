@@ -26,12 +26,12 @@ def contains(text: str, *parts: str) -> None:
         assert part in text, f"{part!r} is not in {text!r}"
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 30.0) -> None:
+def wait_for(condition: Callable[[], object], seconds: float = 30.0, every: float = 0.01) -> None:
     """Return when a condition holds; fail when it does not in time."""
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, f"it did not come about in {seconds:g} s"
-        time.sleep(0.01)
+        time.sleep(every)
 
 
 @contextmanager

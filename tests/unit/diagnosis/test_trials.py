@@ -169,3 +169,4 @@ def test_an_engine_with_a_problem_is_named_and_not_compared() -> None:
     nothing = found(Trial("torchvision", problem="only 0 steps ended in 0 s"))
     assert (nothing["best"], nothing["began"]) == (None, None)
     assert nothing["sentence"] == "No engine could be measured."
+    assert found()["sentence"], "of no trial at all"

@@ -241,7 +241,7 @@ def test_a_real_session_shows_and_records_them(no_nodes: None, tmp_path: Path) -
             column = found.schema.columns.get(f"node/{node}/memory")
             return 0 if column is None else int(np.isfinite(found.values[:, column]).sum())
 
-        wait_for(lambda: rows() >= 20)
+        wait_for(lambda: rows() >= 20, every=0.05)
         assert "nodes" in monitor.settings["charts"]
         assert "machine rack-a: " in monitor.status()
         page = monitor.export(tmp_path / "report.html").read_text("utf-8")
