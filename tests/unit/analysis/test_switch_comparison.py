@@ -38,7 +38,8 @@ def test_a_switch_that_paid() -> None:
     assert found.before is not None
     assert found.after is not None
     assert found.switch is not None
-    assert (found.switch["source"], found.switch["target"], found.faster) == (TORCH, DALI, pytest.approx(1.5, rel=0.01))
+    assert (found.switch["source"], found.switch["target"]) == (TORCH, DALI)
+    assert found.faster == pytest.approx(1.5, rel=0.01)
     assert found.before.samples / 32 == pytest.approx(round(found.before.samples / 32), abs=1e-3)
     assert found.sentence == (
         "dali-cpu took over from torchvision at batch 100 of epoch 1: 107 → 160 images/s (1.50 × faster), waiting for "

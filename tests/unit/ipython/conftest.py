@@ -35,7 +35,7 @@ def shell() -> Iterator[InteractiveShell]:
 def magic(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> Magic:
     """Run `%monitor …`, and return what it printed."""
 
-    def run(line: str = "") -> str:
+    def run(line: str) -> str:
         capsys.readouterr()
         shell.run_line_magic("monitor", line)
         return capsys.readouterr().out

@@ -27,7 +27,7 @@ from tests.unit.ipython.conftest import Magic, wait_for_samples
 def test_the_dashboard_is_text_without_a_page(magic: Magic) -> None:
     magic("start --interval 0.05")
     wait_for_samples()
-    contains(magic(), "kernel_monitor", "CPU", "samples")
+    contains(magic(""), "kernel_monitor", "CPU", "samples")
     assert "running" in magic("status")
     magic("stop")
     assert "stopped" in magic("status")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -77,7 +78,7 @@ def test_summary_and_verdict_come_before_anything_else(html: str) -> None:
         ({"low": math.nan, "measured": -0.125}, "cores that are shared). Measured: 1.12 × slower."),
     ],
 )
-def test_a_prediction_that_failed_is_called_so(gain: dict[str, float], words: str) -> None:
+def test_a_prediction_that_failed_is_called_so(gain: dict[str, Any], words: str) -> None:
     assert words in text_of(changes=(replace(analysis().changes[0], predicted=replace(GAIN, **gain)),))
 
 
