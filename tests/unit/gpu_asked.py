@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from benchmarks.nvml import answers
-from kernel_monitor.sample.gpu import gauges as gpu_gauges
-from kernel_monitor.sample.gpu import gauges as nvml_load
+from kernel_monitor.sample.gpu import gauges
 from kernel_monitor.sample.gpu.gpus import NvmlSession
 from kernel_monitor.sample.gpu.nvml import open_devices, sentences
 
@@ -25,8 +25,9 @@ class Clock:
         self.monotonic = 500.0
         times = SimpleNamespace(time=lambda: self.wall, sleep=lambda _: None)
         patch.setattr(answers, "time", times)
-        patch.setattr(nvml_load, "time", times)
-        patch.setattr(gpu_gauges, "time", times)
+        patch.setattr(gauges, "time", times)
+        # As on a machine of one's own, wherever the tests run.
+        patch.setattr(gauges, "in_first_namespace", lambda: True)
 
     def pass_time(self, seconds: float) -> None:
         self.wall += seconds
@@ -62,3 +63,6 @@ class Asked:
         """(age, window) of a group, in s."""
         reading = next(desk.times[group] for _, desk in self.session.tables[gpu][1] if group in desk.times)
         return self.clock.monotonic - reading.at, reading.window
+
+
+Ask = Callable[..., Asked]

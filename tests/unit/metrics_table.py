@@ -75,10 +75,7 @@ OF_RANKS = {
     "gpu": ("NVML", "utilisation of the GPU on which torch has allocated the most in that process"),
     "gpu_clock": ("NVML", "clock of that GPU"),
 }
-OF_JOBS = {
-    "rank": "number of the slowest rank, and of the median one of the others",
-    "other": "the rest of the step",
-}
+OF_JOBS = {"rank": "number of the slowest rank, and of the median one of the others", "other": "the rest of the step"}
 RANKS_END = """The slowest is the one that the page names; where it names none, the one with the longest time of its own
 ([how](howto/ranks.md#the-slow-one)).
 """

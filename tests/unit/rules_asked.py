@@ -24,8 +24,7 @@ def ask(rule: str, snapshot: Snapshot, *, others: Sequence[Snapshot] = (), **thr
         assert one.severity in ("warning", "critical")
         assert one.times > 0
     else:
-        assert one.advice == ""
-        assert one.severity == "note"
+        assert (one.advice, one.severity) == ("", "note")
     assert bool(one.missing) == (one.state == "abstained")
     return one
 

@@ -14,6 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kernel_monitor.analysis import switch_strip
+from kernel_monitor.analysis.live_verdict import live_verdict
+from kernel_monitor.analysis.results import Segment
+from kernel_monitor.diagnosis.trials import Trial, diagnosis
 from kernel_monitor.steps.measured_step import PHASES, WARM_UP
 from kernel_monitor.store import Rows, Snapshot, Store
 from kernel_monitor.store.snapshot import STEP, StepTable
@@ -164,6 +168,78 @@ def rows_of(snapshot: Snapshot) -> Rows:
     return Rows(snapshot.schema, snapshot.seq, snapshot.time, snapshot.values)
 
 
+def live(snapshot: Snapshot, last: dict[str, Any] | None = None, **more: Any) -> dict[str, Any] | None:
+    """Return the verdict as a page had it at the session's end."""
+    given = {"events": snapshot.events, "states": snapshot.loaders, **more}
+    return live_verdict(rows_of(snapshot), snapshot.steps, given.pop("events"), given.pop("states"), last, **given)
+
+
+def stripped(snapshot: Snapshot, **more: Any) -> dict[str, Any]:
+    """Return the strip of figures that a switch has; of these events and states, if they are others."""
+    found = switch_strip(snapshot, more.get("events", snapshot.events), more.get("states", snapshot.loaders))
+    assert found is not None
+    return dict(found)
+
+
+def segment(key: str = "train/1", **fields: Any) -> Segment:
+    """A minute of `train` on torchvision, 600 steps of 0.1 s of which 60 ms are waited."""
+    known: dict[str, Any] = {
+        "key": key, "loader": "loader-1", "name": "train", "backend": "torchvision", "began_by": "start", "label": None,
+        "knobs": {"workers": 2, "prefetch": 2, "threads": 2}, "start": 0.0, "end": 60.0, "seconds": 60.0, "steps": 600,
+        "left_out": 0, "batches": 600, "samples": 19200, "rate": 320.0, "wait": 60.0, "step": 100.0, "phases": {},
+        "on_device": False, "statistics": (), **fields,
+    }  # fmt: skip
+    return Segment(**known)
+
+
+def step_rows(count: int = 300, /, flags: float = 0, **parts: float) -> Any:
+    """Rows of so many equal steps, in s; phases that are not named are NaN."""
+    rows = np.zeros(count, dtype=STEP)
+    for name in PHASES:
+        rows[name] = parts.get(name, np.nan)
+    rows["wait"], rows["step"], rows["flags"] = parts["wait"], parts["step"], flags
+    rows["end"] = np.arange(1, count + 1) * parts["step"]
+    return rows
+
+
+def diagnosed(
+    rates: Mapping[str, float],
+    engine: str = "torchvision",
+    *,
+    spread: float = 0.02,
+    spreads: Mapping[str, float] | None = None,
+    problems: Mapping[str, str] | None = None,
+    began: float = 10.0,
+    at: float = 20.0,
+    loader: str = "loader-1",
+) -> dict[str, Any]:
+    """The event of a *Diagnose* that began with `engine` and measured each engine for 8 s, in batches of 32.
+
+    Args:
+        rates: images/s.
+        spread: how far the quartiles lie from a rate, as a share of it; `spreads`: of single engines.
+        problems: of engines that could not be measured.
+        began, at: session s.
+    """
+    trials = []
+    for name in sorted(rates, key=lambda name: name != engine):
+        rate, wide = rates[name], (spreads or {}).get(name, spread)
+        steps = int(rate * 8 / 32)
+        trials.append(Trial(
+            name, start=began, end=at, seconds=8.0, steps=steps, batches=steps, samples=32 * steps, rate=rate,
+            rate_low=rate * (1 - wide), rate_high=rate * (1 + wide), step=32e3 / rate, wait=16e3 / rate,
+            problem=(problems or {}).get(name),
+        ))  # fmt: skip
+    result = diagnosis(loader, "train", trials, first=engine, back_to=engine)
+    return {"kind": "diagnosis", "time": at, "loader": loader, "state": "done", "result": result}
+
+
+def hello(*names: str, unit: str = "%", **fields: Any) -> dict[str, Any]:
+    """A sampler's hello with these series."""
+    series = [{"name": name, "unit": unit} for name in names]
+    return {"interval": 0.1, "series": series, "cpus": [0], "gpus": [], "gpu_reason": None, "host": {}, **fields}
+
+
 def calibrated(loading: float, error: float = 0.0) -> dict[str, Any]:
     """A field of a loader's state: loading a batch of 32 with `dali-cpu` took so much CPU time beside the loop, s.
 
@@ -193,27 +269,11 @@ def state(key: str = "loader-1", name: str = "train", **fields: Any) -> dict[str
         {"name": "synthetic", "available": True, "reason": None, "confirm": "Replay?", "note": None},
     ]
     return {
-        "id": key,
-        "name": name,
-        "backend": "torchvision",
-        "wanted": None,
-        "status": "torchvision",
-        "backends": backends,
-        "epoch": 0,
-        "batch": 100,
-        "batches": 640,
-        "samples": 3200,
-        "planned": 20480,
-        "lost": 0,
-        "doubled": 0,
-        "skipped": 0,
-        "replaced": 0,
-        "skips": [],
-        "knobs": {"workers": 2, "prefetch": 2, "threads": 2},
-        "decoded": {"torchvision": 3200},
-        "ended": False,
-        **fields,
-    }
+        "id": key, "name": name, "backend": "torchvision", "wanted": None, "status": "torchvision",
+        "backends": backends, "epoch": 0, "batch": 100, "batches": 640, "samples": 3200, "planned": 20480, "lost": 0,
+        "doubled": 0, "skipped": 0, "replaced": 0, "skips": [], "knobs": {"workers": 2, "prefetch": 2, "threads": 2},
+        "decoded": {"torchvision": 3200}, "ended": False, **fields,
+    }  # fmt: skip
 
 
 def _ids(runs: Sequence[Run]) -> list[str]:

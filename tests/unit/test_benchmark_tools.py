@@ -29,8 +29,7 @@ def test_the_gauge_tells_the_pace_of_each_window(tmp_path: Path) -> None:
 def test_steps_of_all_segments_count_alike() -> None:
     first, second = SimpleNamespace(steps=30, step=100.0), SimpleNamespace(steps=10, step=200.0)
     found = pooled([(first, (2.0, 0.0)), (second, (4.0, 0.5))])
-    assert (found["steps"], found["segments"]) == (40, 2)
-    assert found["step_ms"] == pytest.approx((30 * 100 + 10 * 200) / 40)
+    assert (found["steps"], found["segments"], found["step_ms"]) == (40, 2, pytest.approx((30 * 100 + 10 * 200) / 40))
     # In decodings of a machine of one's own: 100 / 2 and, half of it stolen, 200 / 2 / 4.
     assert found["decodings"] == pytest.approx((30 * 50 + 10 * 25) / 40)
 

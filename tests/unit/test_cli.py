@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
-import kernel_monitor
 from benchmarks import demo_decoding
 from benchmarks.demo_decoding import Comparison, Measured
 from kernel_monitor import cli
 from kernel_monitor.record.reader import open_session
 from kernel_monitor.runtime import Monitor
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "kernel_monitor.cli", *arguments], capture_output=True, text=True, timeout=120
-    )
-
-
-def test_version() -> None:
-    done = run("--version")
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"kernel-monitor {kernel_monitor.__version__}\n", "")
+from tests.unit.checks import contains, wait_for
+from tests.unit.commands import called, refusal, run
 
 
 def test_help_names_the_commands() -> None:
@@ -57,24 +44,16 @@ def test_bad_input_is_one_sentence_on_stderr_and_status_2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], word: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    try:
-        status: object = cli.main(arguments)
-    except SystemExit as end:
-        status = end.code
-    said = capsys.readouterr()
-    assert status == 2
-    assert said.out == ""
-    assert said.err.startswith("kernel-monitor")
-    assert said.err.count("\n") == 1
-    assert word in said.err
+    status, out, error = called(capsys, *arguments)
+    assert (status, out) == (2, "")
+    assert word in refusal(error)
     assert not list(tmp_path.iterdir())
 
 
 def test_demo_data_makes_a_set_once(tmp_path: Path) -> None:
     root = tmp_path / "a set"
     first = run("demo-data", str(root), "--images", "12", "--classes", "3", "--seed", "5")
-    assert first.returncode == 0
-    assert first.stdout == f"12 images in 3 classes: {root}\n"
+    assert (first.returncode, first.stdout) == (0, f"12 images in 3 classes: {root}\n")
     assert first.stderr == ""  # the progress bar is for terminals
     paths = sorted(root.glob("*/*.jpg"))
     assert len(paths) == 12
@@ -92,8 +71,7 @@ def test_check_prints_the_comparison_and_its_status_is_the_verdict(
     assert cli.main(["demo-data", str(root), "--images", "12", "--classes", "3"]) == 0
     demo_decoding.check(root)
     printed = capsys.readouterr().out
-    assert "china.jpg" in printed
-    assert "decode time per megapixel" in printed
+    contains(printed, "china.jpg", "decode time per megapixel")
 
     # the verdict itself, with times that do not depend on this machine
     def measured(decode: float) -> Comparison:
@@ -125,10 +103,7 @@ def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("KERNEL_MONITOR_SESSIONS", str(tmp_path / "sessions"))
     monitor = Monitor()
     monitor.start(interval=0.05)
-    until = time.monotonic() + 20
-    while monitor.store.last_seq < 30:
-        assert time.monotonic() < until, monitor.status()
-        time.sleep(0.05)
+    wait_for(lambda: monitor.store.last_seq >= 30)
     monitor.stop()
     return Path(str(monitor.recording["path"]))
 

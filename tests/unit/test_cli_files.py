@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import stat
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from kernel_monitor.demo import demo_data
 from kernel_monitor.errors import MonitorError, SessionError
 from kernel_monitor.runtime import Monitor, open_session
 from tests.record.recorded import session
+from tests.unit.commands import called, refusal, run
 
 
 @pytest.fixture(scope="module")
@@ -33,19 +32,6 @@ def recording(original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     folder.mkdir()
     monkeypatch.chdir(folder)
     return Path(shutil.copy(original, folder / "run.kmsession"))
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "kernel_monitor", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
-
-
-def refusal(said: str) -> str:
-    """The one line of a refusal, which is no traceback and has no number in it."""
-    assert said.startswith("kernel-monitor")
-    assert said.count("\n") == 1
-    assert "Errno" not in said
-    return said.strip()
 
 
 def test_the_package_is_a_command_too() -> None:
@@ -154,13 +140,9 @@ def test_a_report_goes_where_links_point(recording: Path, capsys: pytest.Capture
 def test_what_cannot_be_written_or_has_no_name_is_a_sentence(
     recording: Path, original: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
 ) -> None:
-    try:
-        status: object = cli.main(arguments)
-    except SystemExit as end:
-        status = end.code
-    out, err = capsys.readouterr()
+    status, out, error = called(capsys, *arguments)
     assert (status, out) == (2, "")
-    assert said in refusal(err)
+    assert said in refusal(error)
     assert list(recording.parent.iterdir()) == [recording]
     assert recording.read_bytes() == original.read_bytes()
 

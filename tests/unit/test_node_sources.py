@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import threading
 from collections.abc import Iterator
 
 import pytest
@@ -12,12 +11,11 @@ import pytest
 from kernel_monitor import node_sources
 from kernel_monitor.node_sources import Node, NodeTable, node_id, node_series, pseudonyms
 from kernel_monitor.privacy import pseudonymous
+from tests.unit.checks import threads
 
 
 @pytest.fixture(autouse=True)
-def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(node_sources, "_ids", {})
-    monkeypatch.setattr(node_sources, "_pseudonyms", {})
+def fresh(no_nodes: None) -> Iterator[None]:
     yield
     gc.collect()
     assert node_sources.live() == []
@@ -91,12 +89,10 @@ def test_a_table_counts_every_batch_of_many_threads_once() -> None:
             one.delivered(node)
             one.update(node, {"memory": 1.0})
 
-    threads = [threading.Thread(target=deliver) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    while any(thread.is_alive() for thread in threads):
-        now[0] += 1.0
-        counted += one.values()["node/node-1/batches"]
+    with threads(*[deliver] * 4) as delivering:
+        while any(thread.is_alive() for thread in delivering):
+            now[0] += 1.0
+            counted += one.values()["node/node-1/batches"]
     now[0] += 1.0
     assert counted + one.values()["node/node-1/batches"] == 2000
 

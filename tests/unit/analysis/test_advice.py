@@ -12,14 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernel_monitor.analysis import switch_strip
-from kernel_monitor.analysis.live_verdict import live_verdict
 from kernel_monitor.analysis.results import Analysis, Feeding, Finding, Verdict
 from kernel_monitor.analysis.session_analysis import analyse
-from kernel_monitor.diagnosis.trials import Trial, diagnosis
 from kernel_monitor.ipython.answers import analysis_text
 from kernel_monitor.steps.measured_step import ON_DEVICE
 from kernel_monitor.store import Snapshot
-from tests.unit.sessions import Run, Value, build, calibrated, rows_of, switch
+from tests.unit.checks import not_none
+from tests.unit.sessions import Run, Value, build, calibrated, diagnosed, live, switch
 
 REAL = ("torchvision", "dali-cpu", "dali-gpu")
 OPPOSITE = {"more": "fewer", "fewer": "more"}
@@ -75,7 +74,7 @@ def test_a_switch_that_made_it_slower_counts_more_than_the_prediction() -> None:
     snapshot = starved(*events, runs=runs, states=states)
     found = analyse(snapshot)
     assert found.verdict.segment == "train/3"
-    for advice in (found.verdict.advice, live(snapshot, "loader-1")["advice"]):
+    for advice in (found.verdict.advice, not_none(live(snapshot, loader="loader-1"))["advice"]):
         assert advice.startswith("Keep torchvision: dali-cpu ran 1.60 × slower than torchvision in this loop.")
     assert found.feeding is not None
     assert "Switch to" not in found.feeding.advice
@@ -92,7 +91,7 @@ def test_what_diagnose_measured_is_said_though_the_last_segment_has_hardly_begun
     events = [
         switch(20.2, "torchvision", "dali-cpu", asked=20.0),
         switch(28.2, "dali-cpu", "torchvision", asked=28.0),
-        diagnosed({"torchvision": (320.0, 0.03), "dali-cpu": (200.0, 0.03)}, "torchvision", 12.0, 28.5),
+        diagnosed({"torchvision": 320.0, "dali-cpu": 200.0}, began=12.0, at=28.5),
     ]
     found = analyse(starved(*events, runs=runs, states=[calibrated(0.4 * LOADING)]))
     assert found.verdict.segment == "train/1"
@@ -112,23 +111,6 @@ def test_an_engine_that_has_just_been_switched_to_is_not_advised() -> None:
 
 
 # -- random sessions --------------------------------------------------------------------------------------------------
-
-
-def diagnosed(
-    rates: Mapping[str, tuple[float, float]], engine: str, began: float, at: float, loader: str = "loader-1"
-) -> dict[str, Any]:
-    """The event of a *Diagnose* that began with `engine`; rates in images/s, and how far quartiles lie from them."""
-    order = sorted(rates, key=lambda name: name != engine)
-    trials = [
-        Trial(
-            name, start=began, end=at, seconds=8.0, steps=80, batches=80, samples=2560, rate=rates[name][0],
-            rate_low=rates[name][0] * (1 - rates[name][1]), rate_high=rates[name][0] * (1 + rates[name][1]),
-            step=32e3 / rates[name][0], wait=1.0,
-        )
-        for name in order
-    ]  # fmt: skip
-    result = diagnosis(loader, "train", trials, first=engine, back_to=engine)
-    return {"kind": "diagnosis", "time": at, "loader": loader, "state": "done", "result": result}
 
 
 @st.composite
@@ -157,8 +139,9 @@ def loops(
             elif change == "mark":
                 events.append({"kind": "mark", "time": at, "label": "other data"})
             elif engine in REAL:
-                rates = {name: (draw(RATES), draw(st.sampled_from([0.02, 0.1, 0.3]))) for name in usable}
-                events.append(diagnosed(rates, engine, at - 2.0, at - 0.1, loader))
+                rates, spreads = ({name: draw(of) for name in usable} for of in (RATES, SPREADS))
+                found = diagnosed(rates, engine, spreads=spreads, began=at - 2.0, at=at - 0.1, loader=loader)
+                events.append(found)
             wait = draw(st.sampled_from([wait] if starves else [wait, 0.0, 0.15, 0.6, 0.9]))
         seconds = draw(st.sampled_from([2.0, 8.0, 14.0]))
         step = draw(st.sampled_from([0.05, 0.1, 0.16]))
@@ -177,7 +160,7 @@ def loops(
     return runs, events, state
 
 
-RATES = st.sampled_from([100.0, 101.0, 120.0, 180.0, 300.0])
+RATES, SPREADS = st.sampled_from([100.0, 101.0, 120.0, 180.0, 300.0]), st.sampled_from([0.02, 0.1, 0.3])
 KERNEL, WORKERS = st.sampled_from([30.0, 90.0, None]), st.sampled_from([170.0, 390.0, 20.0, None])
 ENGINES = st.sampled_from([["torchvision"], list(REAL[:2]), list(REAL), [*REAL[:2], "synthetic"], ["loader"]])
 PROCESSES = st.sampled_from([1, 2, 3, 0, 8, 40])
@@ -219,12 +202,6 @@ def sessions(draw: st.DrawFn) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def live(snapshot: Snapshot, loader: str) -> dict[str, Any]:
-    """The verdict as the page had it at the session's end; nothing advised where the loop pauses."""
-    found = live_verdict(rows_of(snapshot), snapshot.steps, snapshot.events, snapshot.loaders, loader=loader)
-    return found or {"advised": [], "advice": "", "segment": None}
-
-
 def collected(snapshot: Snapshot, found: Analysis) -> Iterator[tuple[str, dict[str, Any]]]:
     """Every piece of advice of every surface, as JSON, with the id of the loader that it is on ("" for the session)."""
     told = found.to_json()
@@ -237,8 +214,8 @@ def collected(snapshot: Snapshot, found: Analysis) -> Iterator[tuple[str, dict[s
     last = {one.loader: one for one in found.segments}
     for loader, segment in last.items():
         if segment.steps >= 20 and not segment.synthetic:
-            for one in live(snapshot, loader)["advised"]:
-                yield loader, one
+            told_live = live(snapshot, loader=loader)  # nothing is advised where the loop pauses
+            yield from ((loader, one) for one in (told_live or {"advised": []})["advised"])
     for event in told["diagnoses"]:
         later = [one for one in snapshot.events if one["time"] > event["time"] and one["kind"] in CHANGES]
         if not later:  # what it says is of its time

@@ -31,8 +31,8 @@ from kernel_monitor.runtime import Monitor
 from kernel_monitor.steps.measured_step import NO_GRADIENTS
 from kernel_monitor.store import Snapshot
 from tests.loaders.conftest import augmented, make_folder
+from tests.unit.checks import not_none, wait_for
 from tests.unit.loop_simulator import Loop, run
-from tests.unit.sampler_taken import wait_for
 from tests.unit.sessions import Run, build, rows_of, switch
 from tests.unit.training import in_threads
 
@@ -143,11 +143,9 @@ def said_everywhere(snapshot: Snapshot, found: Analysis) -> Change | None:
         text = shown["text"].replace("\N{NO-BREAK SPACE}", " ")
         assert read(text) == {**figures, **({} if known else {"shares": ("–", "–")})}
         rows = {row["label"]: (figure(row["before"] or 0.0), figure(row["after"] or 0.0)) for row in shown["rows"]}
-        assert rows["images/s"] == figures["rates"]
-        assert rows["whole step"] == figures["steps"]
+        assert (rows["images/s"], rows["whole step"]) == (figures["rates"], figures["steps"])
         if known:
-            waits = WAITS.search(text)
-            assert waits is not None
+            waits = not_none(WAITS.search(text))
             assert rows["data wait per step"] == waits.groups() == (figure(before.wait), figure(after.wait))
     return found.headline
 
@@ -207,17 +205,14 @@ def test_the_verdict_on_a_loop_that_ended_is_that_of_the_session() -> None:
         loops.add(snapshot.steps)
         loops.add(snapshot.steps)  # those that are known already change nothing
         assert loops.secondary_ids() == secondary_loaders(snapshot.steps)
-        loader = loops.main()
-        assert loader is not None
+        loader = not_none(loops.main())
         last = [segment for segment in analyse(snapshot).segments if segment.loader == loader][-1]
-        made = live_verdict(
-            rows_of(snapshot), snapshot.steps, snapshot.events, snapshot.loaders, loader=loader, over=True
+        made = not_none(
+            live_verdict(rows_of(snapshot), snapshot.steps, snapshot.events, snapshot.loaders, loader=loader, over=True)
         )
-        assert made is not None
         assert made["over"]
         whole = next(one for one in analyse(snapshot).verdicts if one.segment == last.key)
-        assert made["steps"] == whole.steps
-        assert made["shares"] == pytest.approx(whole.shares)
+        assert (made["steps"], made["shares"]) == (whole.steps, pytest.approx(whole.shares))
         assert " waits for " not in made["sentence"]
 
 

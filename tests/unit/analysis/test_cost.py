@@ -18,15 +18,8 @@ from kernel_monitor.analysis.segments import segments
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.store import Snapshot
 from kernel_monitor.store.schema import Series
+from tests.unit.checks import not_none
 from tests.unit.sessions import Run, build, switch
-
-
-@pytest.mark.parametrize(
-    ("per_hour", "step_ms", "cents"),
-    [(37.688, 192, 0.201), (45.032, 86, 0.108), (3.825, 1193, 0.127), (5.661, 184, 0.029)],
-)
-def test_the_published_costs_per_step(per_hour: float, step_ms: float, cents: float) -> None:
-    assert round(100 * cost_per_step(per_hour, step_ms / 1e3), 3) == cents
 
 
 def test_the_published_price_performance() -> None:
@@ -41,7 +34,8 @@ def test_the_published_price_performance() -> None:
     ("per_hour", "step", "cents"),
     [(37.688, 0.192, 0.201), (45.032, 0.086, 0.108), (3.825, 1.193, 0.127), (5.661, 0.184, 0.029)],
 )
-def test_a_recorded_run_gives_the_same_costs(per_hour: float, step: float, cents: float) -> None:
+def test_the_published_costs_per_step_and_those_of_a_recorded_run(per_hour: float, step: float, cents: float) -> None:
+    assert round(100 * cost_per_step(per_hour, step), 3) == cents
     made = segments(build(60, runs=[Run(0, 60, step=step)]))
     (found,) = costs(made, (), per_hour, "$")
     assert round(100 * found.per_step, 3) == cents
@@ -74,23 +68,15 @@ def test_nodes_are_counted_by_what_they_delivered(backend: str) -> None:
     assert made.nodes == (2 if backend == "ray" else 0)
 
 
-def test_an_epoch_costs_what_a_whole_one_has_at_the_segments_pace() -> None:
+@pytest.mark.parametrize(("batches", "per_epoch"), [(200, (0.02, 0.01)), (199, (math.nan, math.nan))])
+def test_an_epoch_costs_what_a_whole_one_has_at_the_segments_pace(batches: int, per_epoch: tuple[float, float]) -> None:
     runs = [Run(0, 20), Run(20, 40, step=0.05)]
-    whole: dict[str, Any] = {"epoch": 1, "batch": 10, "samples": 320, "planned": 6400}
-    whole["epochs"] = [{"epoch": 0, "batches": 200, "samples": 6400, "planned": 6400}]
-    snapshot = build(40, runs=runs, events=[switch(20, "torchvision", "dali-cpu")], states=[whole])
-    slow, fast = costs(segments(snapshot), epoch_counts(snapshot), 3.6, "€")
-    assert slow.per_epoch == pytest.approx(0.001 * 20)
-    assert fast.per_epoch == pytest.approx(0.001 * 10)
-
-
-def test_an_epoch_that_fell_short_gives_no_cost_per_epoch() -> None:
-    short: dict[str, Any] = {"epoch": 1, "batch": 10, "samples": 320, "planned": 6400}
-    short["epochs"] = [{"epoch": 0, "batches": 199, "samples": 6368, "planned": 6400}]
-    snapshot = build(20, runs=[Run(0, 20)], states=[short])
-    (found,) = costs(segments(snapshot), epoch_counts(snapshot), 3.6, "€")
-    assert math.isnan(found.per_epoch)
-    assert found.per_step > 0
+    state: dict[str, Any] = {"epoch": 1, "batch": 10, "samples": 320, "planned": 6400}
+    state["epochs"] = [{"epoch": 0, "batches": batches, "samples": 32 * batches, "planned": 6400}]
+    snapshot = build(40, runs=runs, events=[switch(20, "torchvision", "dali-cpu")], states=[state])
+    found = costs(segments(snapshot), epoch_counts(snapshot), 3.6, "€")
+    assert [one.per_epoch for one in found] == pytest.approx(per_epoch, nan_ok=True)
+    assert all(one.per_step > 0 for one in found)
 
 
 def test_a_price_of_zero_costs_nothing_and_a_negative_one_is_refused() -> None:
@@ -135,12 +121,10 @@ def test_cores_needed_are_cpu_seconds_per_image_at_the_pace_of_a_loop_that_never
     assert found.cpu_per_image == pytest.approx(0.01)
     assert found.cores_needed == pytest.approx(8)  # 800 images/s, if each step took 40 ms
     assert (found.segment, found.cores) == ("train/1", 4)
-
-
-def test_without_workers_the_wait_is_the_work() -> None:
     found, _ = fed(states=knobs(0), workers=math.nan)
-    assert found.cpu_per_image == pytest.approx(0.06 / 32)
-    assert found.cores_needed == pytest.approx(1.5)
+    assert (found.cpu_per_image, found.cores_needed) == pytest.approx((0.06 / 32, 1.5))
+    limits = {"cpus": [0, 1, 2], "cpu_quota": 1.5, "memory": None, "source": None}
+    assert fed(limits=limits)[0].cores == 1.5
 
 
 def test_what_dali_takes_is_not_told_apart_and_an_earlier_segment_says_more() -> None:
@@ -148,22 +132,15 @@ def test_what_dali_takes_is_not_told_apart_and_an_earlier_segment_says_more() ->
     assert math.isnan(found.cpu_per_image)
     runs = [Run(0, 30, wait=0.06), Run(30, 60, step=0.05, wait=0.01)]
     snapshot = build(60, workers=320.0, runs=runs, events=[switch(30, "torchvision", "dali-cpu")])
-    other = advised_as(snapshot, "undetermined")
-    assert other is not None
+    other = not_none(advised_as(snapshot, "undetermined"))
     assert other.segment == "train/1"
     states = knobs(2, "dali-cpu")
     snapshot = build(60, busy=99.0, runs=runs, states=states, events=[switch(30, "torchvision", "dali-cpu")])
     slower = (Gain("torchvision", -0.9, -0.5),)
-    advised = advised_as(snapshot, "input-bound", slower)
-    assert advised is not None
+    advised = not_none(advised_as(snapshot, "input-bound", slower))
     assert advised.segment == "train/1"
     assert "Switch to dali-cpu" not in advised.advice  # which it did
     assert "is not known from train/2" in advised.advice
-
-
-def test_a_quota_bounds_the_cores() -> None:
-    limits = {"cpus": [0, 1, 2], "cpu_quota": 1.5, "memory": None, "source": None}
-    assert fed(limits=limits)[0].cores == 1.5
 
 
 FASTER, SLOWER = (Gain("dali-cpu", 0.35, 0.55),), (Gain("dali-cpu", -0.89, -0.55),)
@@ -177,29 +154,17 @@ NO_DALI = [{"name": "torchvision", "available": True}, {"name": "dali-cpu", "ava
         ({"kind": "undetermined"}, "not clear yet"),
         ({"states": knobs(2), "busy": 50.0}, "Raise the workers from 2 to 4"),
         ({"states": knobs(4), "busy": 50.0}, "most likely the storage"),
-        (
-            {"states": knobs(4), "busy": 99.0, "gains": FASTER},
-            "expected to run 1.5 to 2.2 × faster",
-        ),
+        ({"states": knobs(4), "busy": 99.0, "gains": FASTER}, "expected to run 1.5 to 2.2 × faster"),
         ({"states": knobs(4), "busy": 99.0}, "Press Diagnose to measure dali-cpu in this loop."),
-        (
-            {"states": knobs(4), "busy": 99.0, "gains": SLOWER},
-            "Keep torchvision: dali-cpu is expected",
-        ),
-        (
-            {"states": knobs(4), "busy": 99.0, "gains": SLOWER, "workers": 320.0},
-            "takes about 8 cores to feed",
-        ),
+        ({"states": knobs(4), "busy": 99.0, "gains": SLOWER}, "Keep torchvision: dali-cpu is expected"),
+        ({"states": knobs(4), "busy": 99.0, "gains": SLOWER, "workers": 320.0}, "takes about 8 cores to feed"),
         ({"states": knobs(1, "dali-cpu"), "busy": 30.0, "cpus": 8}, "Raise the threads from 2 to 8"),
         (
             {"states": knobs(2, "dali-cpu", backends=NO_DALI[1:]), "busy": 99.0},
             "more CPU cores for each GPU; how many it takes is not known",
         ),
         ({"states": knobs(None, "loader"), "busy": 99.0}, "Wrap the DataLoader with switchable(loader)"),
-        (
-            {"states": knobs(4, backends=NO_DALI), "busy": 99.0, "workers": 320.0},
-            "takes about 8 cores to feed",
-        ),
+        ({"states": knobs(4, backends=NO_DALI), "busy": 99.0, "workers": 320.0}, "takes about 8 cores to feed"),
         ({"states": knobs(4, backends=NO_DALI), "busy": 99.0, "workers": 120.0}, "These should be enough"),
         ({"states": knobs(4, backends=NO_DALI), "busy": 99.0, "workers": 399.0, "wait": 0.0985}, "CPU machines beside"),
     ],

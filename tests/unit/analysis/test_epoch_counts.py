@@ -36,18 +36,15 @@ def test_two_whole_epochs_may_be_compared() -> None:
     assert third.problem == "delivered 0 of 9,469 samples so far"
 
 
-def test_the_published_trap_is_flagged() -> None:
+@pytest.mark.parametrize(
+    ("planned", "problem"),
+    [(9469, "delivered 0 of 9,469 samples"), (None, "delivered 0 samples; epoch 1 delivered 9,469")],
+)
+def test_the_published_trap_is_flagged(planned: int | None, problem: str) -> None:
     """Two epochs, the second empty: the mean of their times is half of what an epoch takes."""
-    first, second, _ = epoch_counts(two_epochs(0))
-    assert first.problem is None
-    assert (second.samples, second.finished, second.problem) == (0, False, "delivered 0 of 9,469 samples")
+    first, second, _ = epoch_counts(two_epochs(0, planned))
+    assert (first.problem, second.samples, second.finished, second.problem) == (None, 0, False, problem)
     assert math.isnan(second.seconds)
-
-
-def test_the_trap_is_flagged_where_no_plan_is_known() -> None:
-    first, second, _ = epoch_counts(two_epochs(0, planned=None))
-    assert first.problem is None
-    assert second.problem == "delivered 0 samples; epoch 1 delivered 9,469"
 
 
 def test_a_source_without_a_plan_may_say_that_its_loop_went_to_the_end() -> None:
@@ -75,8 +72,7 @@ def test_why_an_epoch_delivered_less_is_told(fields: dict[str, int], problem: st
     epochs = [counts(0, 9400, 9469, **fields)]
     state = {"epoch": 1, "batch": 296, "samples": 9469, "planned": 9469, "doubled": 3, "epochs": epochs}
     first, second = epoch_counts(build(10, states=[state]))
-    assert first.problem == problem
-    assert first.finished == ("lost" not in fields)
+    assert (first.problem, first.finished) == (problem, "lost" not in fields)
     assert second.problem == "3 delivered twice"
 
 
@@ -109,13 +105,10 @@ def test_an_epoch_of_which_only_steps_are_known_is_held_against_its_loaders_plan
     assert (alone.finished, alone.problem) == (False, "its plan is not known: only its steps are")
 
 
-def test_an_epochs_time_is_not_told_when_its_beginning_was_not_kept() -> None:
+def test_what_was_not_kept_has_no_time_and_no_epochs() -> None:
     snapshot = build(60, runs=[Run(0, 60)])
     table = type(snapshot.steps)(snapshot.steps.loaders, snapshot.steps.rows[50:], dropped=50)
     (one,) = epoch_counts(Snapshot(**{**vars(snapshot), "steps": table}))
     assert math.isnan(one.seconds)
-
-
-def test_a_session_without_a_loader_has_no_epochs() -> None:
     empty = build(10)
     assert epoch_counts(Snapshot(**{**vars(empty), "loaders": []})) == ()

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from kernel_monitor.analysis import switch_strip
 from kernel_monitor.analysis.frames import Frames
-from kernel_monitor.analysis.live_verdict import live_verdict
 from kernel_monitor.analysis.loops import Loop, LoopTimes, loops_of_segments, loops_of_steps, secondary
 from kernel_monitor.analysis.session_analysis import analyse
 from kernel_monitor.steps.measured_step import NO_GRADIENTS, WARM_UP
 from kernel_monitor.store import Snapshot
-from tests.unit.sessions import Run, build, calibrated, rows_of, state, switch
+from tests.unit.checks import not_none
+from tests.unit.sessions import Run, build, calibrated, live, state, stripped, switch
 
 TRAIN, VAL = "loader-1", "loader-2"
 NAMES = {TRAIN: "train", VAL: "val"}
@@ -74,20 +74,21 @@ def test_the_verdict_of_a_session_is_that_of_its_training(flags: int) -> None:
     assert found.feeding.segment == "train/1"
 
 
-def test_a_last_test_longer_than_the_training_is_not_what_it_is_about() -> None:
-    runs = [Run(0, 30, step=0.1, loader=TRAIN), Run(30, 90, step=0.1, loader=VAL, flags=NO_GRADIENTS)]
-    assert analyse(build(90, runs=runs, loaders=NAMES)).verdict.segment == "train/1"
-
-
-def test_of_two_experiments_the_newer_is_what_it_is_about() -> None:
-    runs = [Run(0, 60, step=0.1, loader=TRAIN), Run(60, 90, step=0.1, loader=VAL)]
-    assert analyse(build(90, runs=runs, loaders=NAMES)).verdict.segment == "val/1"
-
-
-def test_a_switch_begins_the_segment_it_is_about_whatever_is_evaluated_after_it() -> None:
-    runs = [*epochs(0), Run(96, 106, step=0.1, loader=TRAIN), Run(106, 110, step=0.05, loader=VAL)]
-    snapshot = build(110, runs=runs, loaders=NAMES, events=[switch(96.1, "torchvision", "dali-cpu", asked=96.0)])
-    assert analyse(snapshot).verdict.segment == "train/2"
+@pytest.mark.parametrize(
+    ("runs", "events", "segment"),
+    [
+        ([Run(0, 30, loader=TRAIN), Run(30, 90, loader=VAL, flags=NO_GRADIENTS)], [], "train/1"),
+        ([Run(0, 60, loader=TRAIN), Run(60, 90, loader=VAL)], [], "val/1"),
+        (
+            [*epochs(0), Run(96, 106, loader=TRAIN), Run(106, 110, step=0.05, loader=VAL)],
+            [switch(96.1, "torchvision", "dali-cpu", asked=96.0)],
+            "train/2",
+        ),
+    ],
+    ids=["a last test, longer than the training", "the newer of two experiments", "after a switch"],
+)
+def test_the_segment_that_a_session_is_about(runs: list[Run], events: list[dict[str, Any]], segment: str) -> None:
+    assert analyse(build(110, runs=runs, loaders=NAMES, events=events)).verdict.segment == segment
 
 
 def test_the_loops_of_steps_are_those_of_segments() -> None:
@@ -95,8 +96,8 @@ def test_the_loops_of_steps_are_those_of_segments() -> None:
     by_steps = {one.loader: one for one in loops_of_steps(snapshot.steps, 0, 96)}
     for one in loops_of_segments(analyse(snapshot).segments):
         other = by_steps[one.loader]
-        assert other[1:4] == pytest.approx(one[1:4], abs=0.2)
         assert other.evaluates == one.evaluates
+        assert other[1:4] == pytest.approx(one[1:4], abs=0.2)
     assert by_steps[VAL].evaluates
 
 
@@ -111,9 +112,7 @@ def test_what_a_switch_changed_is_what_it_changed_of_the_training(evaluation: fl
     asked = 2 * each + 0.1
     events = [switch(asked + 0.1, "torchvision", "dali-cpu", asked=asked)]
     snapshot = build(4 * each, runs=runs, loaders=NAMES, states=[{"backend": "dali-cpu"}, {}], events=events)
-    result = switch_strip(snapshot, snapshot.events, snapshot.loaders)
-    assert result is not None
-    rate = next(row for row in result["rows"] if row["unit"] == "images/s")
+    rate = next(row for row in stripped(snapshot)["rows"] if row["unit"] == "images/s")
     assert (rate["before"], rate["after"]) == pytest.approx((320, 640), rel=0.02)
 
 
@@ -148,10 +147,7 @@ def test_what_an_evaluation_takes_of_the_cores_is_not_the_training_s(evaluation:
 
 
 def test_while_it_evaluates_the_gain_asked_for_is_that_of_the_training() -> None:
-    states = [
-        state(TRAIN, "train", backend="torchvision", **calibrated(0.5 * 0.165)),
-        state(VAL, "val"),
-    ]
+    states = [state(TRAIN, "train", backend="torchvision", **calibrated(0.5 * 0.165)), state(VAL, "val")]
     runs = [
         Run(0, 40, step=0.1, wait=0.06, loader=TRAIN),
         Run(40, 60, step=0.05, wait=0.0, loader=VAL, flags=NO_GRADIENTS),
@@ -165,16 +161,13 @@ def test_while_it_evaluates_the_gain_asked_for_is_that_of_the_training() -> None
         kernel=lambda time: 30.0 + 70 * (time > 40.05),
         workers=lambda time: 165.0 * (time < 40.05),
     )
-    asked = live_verdict(rows_of(snapshot), snapshot.steps, (), states, loader=TRAIN)
-    assert asked is not None
+    asked = not_none(live(snapshot, states=states, loader=TRAIN))
     assert (asked["loader"], asked["kind"], asked["steps"]) == (TRAIN, "input-bound", 400)
     gain = next(one for one in asked["gains"] if one["action"] == "dali-cpu")
     # (30 + 0.5 x 165) ms of processor time on two cores, where (30 + 165) took 100 ms
     assert gain["low"] < 1 - 112.5 / 195 < gain["high"]
-    newest = live_verdict(rows_of(snapshot), snapshot.steps, (), states)
-    assert newest is not None
-    assert newest["loader"] == TRAIN, "the evaluation under way is beside it"
-    assert live_verdict(rows_of(snapshot), snapshot.steps, (), states, loader="loader-9") is None
+    assert not_none(live(snapshot, states=states))["loader"] == TRAIN, "the evaluation under way is beside it"
+    assert live(snapshot, states=states, loader="loader-9") is None
 
 
 def turns() -> Snapshot:
@@ -189,12 +182,10 @@ def turns() -> Snapshot:
 
 def test_a_loop_that_takes_turns_with_a_training_is_not_advised_upon() -> None:
     snapshot = turns()
-    told = live_verdict(rows_of(snapshot), snapshot.steps, (), snapshot.loaders)
-    assert told is not None
+    told = not_none(live(snapshot))
     assert told["loader"] == TRAIN, "though the evaluation runs"
     assert told["sentence"].endswith(" That is of the last 60 s.")
-    aside = live_verdict(rows_of(snapshot), snapshot.steps, (), snapshot.loaders, loader=VAL)
-    assert aside is not None
+    aside = not_none(live(snapshot, loader=VAL))
     assert aside["offer"] is None
     words = "This loop takes turns with that of train, which trains: advice is on that one."
     assert aside["advice"] == words

@@ -43,10 +43,8 @@ def test_one_loop_is_one_segment_with_all_its_counts() -> None:
         False,
     )
     assert (one.steps, one.left_out, one.batches, one.samples) == (265, 5, 265, 265 * 32)
-    assert one.seconds == pytest.approx(26.5)
-    assert one.rate == pytest.approx(320)
-    assert one.wait == pytest.approx(20)
-    assert one.step == pytest.approx(100)
+    assert (one.seconds, one.rate) == pytest.approx((26.5, 320))
+    assert (one.wait, one.step) == pytest.approx((20, 100))
     assert one.phases == {
         "copy": pytest.approx(5),
         "forward": pytest.approx(20),
@@ -54,8 +52,7 @@ def test_one_loop_is_one_segment_with_all_its_counts() -> None:
         "optimizer": pytest.approx(10),
         "other": pytest.approx(5, abs=1e-3),
     }
-    assert one.start == pytest.approx(1)
-    assert one.end == pytest.approx(28)
+    assert (one.start, one.end) == pytest.approx((1, 28))
     assert one.knobs == {"workers": 2, "prefetch": 2, "threads": 2}
     metrics = [told.metric for told in one.statistics]
     parts = ["wait", "copy", "forward", "backward", "optimizer", "other", "step"]
@@ -66,11 +63,11 @@ def test_a_switch_ends_one_segment_and_its_change_over_belongs_to_none() -> None
     runs = [Run(0, 20, step=0.1), Run(20, 40, step=0.05, wait=0.001)]
     before, after = segments(build(40, runs=runs, events=[switch(20, "torchvision", "dali-cpu", asked=18)]))
     assert (before.backend, after.backend, after.began_by) == ("torchvision", "dali-cpu", "switch")
-    assert before.end == pytest.approx(18)
     assert before.steps == 180
+    assert before.end == pytest.approx(18)
     # Four batches of 50 ms that were made in advance.
-    assert after.start == pytest.approx(20.2, abs=0.051)
     assert after.steps == 400 - 4
+    assert after.start == pytest.approx(20.2, abs=0.051)
     assert before.rate == pytest.approx(320)
     assert after.rate == pytest.approx(640)
 
@@ -150,8 +147,7 @@ def test_only_cores_that_this_process_may_use_and_gpus_that_it_does_are_counted(
 
 def test_cpu_seconds_are_those_of_kernel_and_workers_while_it_delivered() -> None:
     (one,) = segments(build(40, kernel=50.0, workers=150.0, runs=[Run(0, 20)]))
-    assert one.cpu_seconds == pytest.approx(40)
-    assert one.workers_cpu_seconds == pytest.approx(30)
+    assert (one.cpu_seconds, one.workers_cpu_seconds) == pytest.approx((40, 30))
     (alone,) = segments(build(40, kernel=50.0, workers=math.nan, runs=[Run(0, 20)]))
     assert alone.cpu_seconds == pytest.approx(10)
     assert math.isnan(alone.workers_cpu_seconds)
@@ -159,14 +155,11 @@ def test_cpu_seconds_are_those_of_kernel_and_workers_while_it_delivered() -> Non
     assert math.isnan(unknown.cpu_seconds)
 
 
-def test_a_phase_that_some_steps_do_not_have_took_no_time_of_them() -> None:
+def test_phases_that_some_steps_lack_and_phases_of_the_gpu_stay_within_the_step() -> None:
     phases: dict[str, ByStep] = {"forward": 0.03, "backward": lambda number: 0.04 if number % 2 else math.nan}
     (one,) = segments(build(20, runs=[Run(0, 20, step=0.1, wait=0.02, phases=phases)]))
     assert one.phases["backward"] == pytest.approx(20)
     assert one.wait + sum(one.phases.values()) == pytest.approx(one.step)
-
-
-def test_phases_of_the_gpu_may_take_the_whole_step_and_leave_nothing_over() -> None:
     run = Run(0, 20, step=0.1, wait=0.03, phases={"forward": 0.09}, flags=ON_DEVICE)
     (one,) = segments(build(20, runs=[run]))
     assert (one.on_device, one.phases["other"]) == (True, 0)
@@ -179,8 +172,7 @@ def test_a_file_without_steps_gives_what_its_rows_say() -> None:
     for one, other in zip(whole, rows, strict=True):
         assert other.backend == one.backend
         assert other.steps == pytest.approx(one.steps, rel=0.02)
-        assert other.rate == pytest.approx(one.rate, rel=0.01)
-        assert other.step == pytest.approx(one.step, rel=0.01)
+        assert (other.rate, other.step) == pytest.approx((one.rate, one.step), rel=0.01)
         assert other.phases == {}
 
 
@@ -195,13 +187,9 @@ def test_steps_that_were_not_all_kept_do_not_lower_the_counts() -> None:
 
 
 def test_replayed_batches_are_called_so() -> None:
-    runs = [Run(0, 10), Run(10, 20)]
-    assert [
-        one.synthetic for one in segments(build(20, runs=runs, events=[switch(10, "torchvision", "synthetic")]))
-    ] == [
-        False,
-        True,
-    ]
+    events = [switch(10, "torchvision", "synthetic")]
+    found = segments(build(20, runs=[Run(0, 10), Run(10, 20)], events=events))
+    assert [one.synthetic for one in found] == [False, True]
 
 
 def test_two_loaders_of_one_name_have_keys_of_their_own() -> None:
@@ -213,8 +201,8 @@ def test_two_loaders_of_one_name_have_keys_of_their_own() -> None:
 @pytest.mark.parametrize("interval", [0.1, 0.5, 5.0])
 def test_rates_do_not_depend_on_the_interval(interval: float) -> None:
     (one,) = segments(build(120, interval, gpus=1, runs=[Run(0, 120)]))
-    assert one.rate == pytest.approx(320)
     assert one.steps == 1200
+    assert one.rate == pytest.approx(320)
     assert statistic(one, "images").values.p50 == pytest.approx(320, rel=0.02)
 
 
@@ -233,8 +221,7 @@ def test_what_a_damaged_file_may_hold_is_no_step() -> None:
     snapshot.values[100:200] = math.inf
     (one,) = segments(snapshot)
     assert (one.steps, one.left_out) == (598, 2)
-    assert one.step == pytest.approx(100)
-    assert one.wait == pytest.approx(20)
+    assert (one.step, one.wait) == pytest.approx((100, 20))
     assert statistic(one, "cpu").values.max == 50
 
 

@@ -12,6 +12,7 @@ from kernel_monitor.analysis.switch_comparison import SwitchComparison, comparis
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.runtime import Monitor
 from kernel_monitor.store import Snapshot
+from tests.unit.checks import not_none
 from tests.unit.sessions import Run, build, switch
 
 TORCH, DALI = "torchvision", "dali-cpu"
@@ -91,9 +92,11 @@ def test_no_switch() -> None:
     )
 
 
-def test_replayed_batches_are_called_so() -> None:
+def test_replayed_batches_are_called_so_and_stand_for_nothing_beside_a_real_engine() -> None:
     found = said(session((TORCH, 20, 0.3, 0.21), ("synthetic", 20, 0.1, 0.001)))
     assert "(3.00 × faster; synthetic replays a few batches: the ceiling of any loader)" in found
+    found = said(session((TORCH, 12, 0.3, 0.21), (DALI, 12, 0.2, 0.06), ("synthetic", 60, 0.1, 0.001)))
+    assert found.startswith("dali-cpu took over from torchvision")
 
 
 def test_of_several_loaders_the_one_that_switched_is_named() -> None:
@@ -103,9 +106,6 @@ def test_of_several_loaders_the_one_that_switched_is_named() -> None:
     assert said(snapshot, "second").startswith("second: No switch took place: torchvision delivered 320 images/s")
     with pytest.raises(MonitorError, match=r"No loader is called 'test'. The loaders are: train, second."):
         said(snapshot, "test")
-
-
-def test_a_cell_that_is_run_again_has_the_same_name() -> None:
     runs = [Run(0, 10, loader="loader-1"), Run(10, 30, loader="loader-2")]
     snapshot = build(30, runs=runs, loaders={"loader-1": "train", "loader-2": "train"})
     assert said(snapshot).startswith("No switch took place: torchvision delivered 320 images/s")
@@ -134,19 +134,13 @@ def test_the_training_is_said_and_not_the_short_loop_that_switched_last() -> Non
     assert " own: dali-cpu took over from torchvision" in text
     counts = "(928 images in 2.9 s before, 512 images in 1.6 s after)"
     assert text.endswith(f"but too little was measured to compare {counts}: each side takes 10 steps and 2 s.")
-    shown = switch_strip(snapshot, snapshot.events, snapshot.loaders)
-    assert shown is not None
+    shown = not_none(switch_strip(snapshot, snapshot.events, snapshot.loaders))
     assert shown["loader"] == "loader-1"
     assert shown["text"].startswith("train: 107 → 160 images/s while it loops, 1.50 × faster (")
-    assert analyse(snapshot).headline == comparison_of(snapshot)
+    found = analyse(snapshot)
+    assert [found.headline] == [one for one in found.changes if one.after == "train/2"]
     # Asked for, the short loop is said.
     assert said(snapshot, "own").startswith("own: dali-cpu took over")
-
-
-def comparison_of(snapshot: Snapshot) -> Any:
-    found = analyse(snapshot)
-    (made,) = [one for one in found.changes if one.after == "train/2"]
-    return made
 
 
 def test_a_validation_that_was_switched_last_does_not_stand_for_the_training() -> None:
@@ -157,8 +151,3 @@ def test_a_validation_that_was_switched_last_does_not_stand_for_the_training() -
     events = [switch(40.1, TORCH, DALI, asked=40.0), switch(110.1, TORCH, DALI, asked=110.0, loader="loader-2")]
     snapshot = build(160, runs=runs, events=events)
     assert said(snapshot).startswith("train: dali-cpu took over from torchvision at batch 100 of epoch 1: 107 → 160")
-
-
-def test_replayed_batches_stand_for_nothing_where_a_real_engine_was_measured() -> None:
-    found = said(session((TORCH, 12, 0.3, 0.21), (DALI, 12, 0.2, 0.06), ("synthetic", 60, 0.1, 0.001)))
-    assert found.startswith("dali-cpu took over from torchvision")

@@ -9,45 +9,27 @@ import pytest
 
 from kernel_monitor.analysis.advice import decide, next_step
 from kernel_monitor.analysis.results import Segment, Statistic, prose
-from kernel_monitor.analysis.step_times import quantiles, shares, timings_of_steps
+from kernel_monitor.analysis.step_times import quantiles, timings_of_steps
 from kernel_monitor.analysis.verdict import verdict
-from kernel_monitor.steps.measured_step import ON_DEVICE, PROFILED, WARM_UP
-from kernel_monitor.store.snapshot import STEP
-
-
-def rows(count: int = 300, /, flags: float = 0, **parts: float) -> Any:
-    """Steps of fixed parts, s; phases that are not named are NaN."""
-    made = np.zeros(count, dtype=STEP)
-    for name in ("copy", "forward", "backward", "optimizer"):
-        made[name] = parts.get(name, np.nan)
-    made["wait"], made["step"], made["flags"] = parts["wait"], parts["step"], flags
-    made["end"] = np.arange(1, count + 1) * parts["step"]
-    return made
-
-
-def segment(gpu: float | None = None, **others: Any) -> Segment:
-    statistics = () if gpu is None else (Statistic("gpu", "GPU", "%", quantiles(np.full(50, gpu))),)
-    given: dict[str, Any] = {
-        "key": "train/1", "loader": "loader-1", "name": "train", "backend": "torchvision", "began_by": "start",
-        "label": None, "knobs": {"workers": 4, "prefetch": 2}, "start": 0.0, "end": 60.0, "seconds": 60.0, "steps": 300,
-        "left_out": 0, "batches": 300, "samples": 9600, "rate": 320.0, "wait": 0.0, "step": 100.0, "phases": {},
-        "on_device": False, "statistics": statistics,
-    }  # fmt: skip
-    return Segment(**{**given, **others})
-
+from kernel_monitor.steps.measured_step import ON_DEVICE
+from tests.unit import sessions
+from tests.unit.sessions import step_rows as rows
 
 ALL = {"copy": 0.005, "forward": 0.025, "backward": 0.05, "optimizer": 0.01}
 
 
-def test_a_wait_behind_queued_work_is_not_starvation() -> None:
+def segment(gpu: float | None = None, **fields: Any) -> Segment:
+    statistics = () if gpu is None else (Statistic("gpu", "GPU", "%", quantiles(np.full(50, gpu))),)
+    known = {"statistics": statistics, "steps": 300, "knobs": {"workers": 4, "prefetch": 2}}
+    return sessions.segment(**{**known, **fields})
+
+
+def test_a_wait_behind_queued_work_is_not_starvation_and_with_an_idle_gpu_it_is() -> None:
     """The host waits 40 ms of each 100, but the GPU is busy 95 of them: without the wait, 5 would be saved."""
     device = rows(flags=ON_DEVICE, wait=0.04, step=0.1, **{**ALL, "backward": 0.055})
     found = verdict(segment(gpu=96.0), timings_of_steps(device))
     assert found.kind == "compute-bound"
     assert found.shares["wait"] == pytest.approx(0.05, abs=1e-6)
-
-
-def test_the_same_wait_with_an_idle_gpu_is() -> None:
     device = rows(flags=ON_DEVICE, wait=0.04, step=0.1, copy=0.002, forward=0.02, backward=0.03, optimizer=0.004)
     found = verdict(segment(gpu=56.0), timings_of_steps(device))
     assert found.kind == "input-bound"
@@ -60,6 +42,7 @@ def test_without_phases_a_busy_gpu_contradicts_the_wait() -> None:
     assert found.kind == "undetermined"
     assert "queued steps" in found.sentence
     assert any("monitor.watch(model, optimizer)" in one for one in found.missing)
+    assert verdict(segment(gpu=97.0), timings_of_steps(rows(wait=0.001, step=0.1))).kind == "compute-bound"
 
 
 def test_without_phases_and_gpu_it_says_only_what_the_wait_says() -> None:
@@ -70,23 +53,12 @@ def test_without_phases_and_gpu_it_says_only_what_the_wait_says() -> None:
     assert "monitor.watch" in prose(next_step(decide(segment(), found, {}, 4), found.missing))
 
 
-def test_without_phases_a_busy_gpu_and_no_wait_is_compute_bound() -> None:
-    assert verdict(segment(gpu=97.0), timings_of_steps(rows(wait=0.001, step=0.1))).kind == "compute-bound"
-
-
 @pytest.mark.parametrize(
     ("parts", "kind"),
-    [
-        ({"copy": 0.04}, "copy-bound"),
-        ({"backward": 0.02}, "residual-heavy"),
-        ({}, "compute-bound"),
-    ],
+    [({"copy": 0.04, "backward": 0.015}, "copy-bound"), ({"backward": 0.02}, "residual-heavy"), ({}, "compute-bound")],
 )
 def test_phases_tell_the_rest(parts: dict[str, float], kind: str) -> None:
-    given = {**ALL, **parts}
-    if "copy" in parts:
-        given["backward"] = 0.015
-    assert verdict(segment(), timings_of_steps(rows(wait=0.004, step=0.1, **given))).kind == kind
+    assert verdict(segment(), timings_of_steps(rows(wait=0.004, step=0.1, **{**ALL, **parts}))).kind == kind
 
 
 def test_what_was_not_measured_is_not_called_residual() -> None:
@@ -107,22 +79,6 @@ def test_batches_loaded_in_advance_may_hide_a_slow_loader() -> None:
     few, many = (timings_of_steps(rows(count, wait=0.0, step=0.1, **ALL)) for count in (60, 120))
     assert verdict(segment(), few).kind == "undetermined"
     assert verdict(segment(), many).kind == "compute-bound"
-
-
-def test_steps_of_warm_up_profiling_and_pauses_do_not_count() -> None:
-    made = rows(300, wait=0.002, step=0.1, **ALL)
-    made["wait"][:3], made["step"][:3], made["flags"][:3] = 9.0, 9.1, WARM_UP
-    made["wait"][100:110], made["step"][100:110], made["flags"][100:110] = 0.5, 0.8, PROFILED
-    made["step"][200] = 40.0  # an evaluation
-    used = timings_of_steps(made)
-    assert len(used) == 286
-    assert shares(used).wait.value == pytest.approx(0.02)
-
-
-def test_a_single_long_wait_is_not_left_out() -> None:
-    made = rows(100, wait=0.0, step=0.1, **ALL)
-    made["wait"][50], made["step"][50] = 30.0, 30.1
-    assert len(timings_of_steps(made)) == 100
 
 
 def test_bursts_of_workers_are_one_thing() -> None:

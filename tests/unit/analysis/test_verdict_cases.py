@@ -19,6 +19,7 @@ from kernel_monitor.analysis.step_times import quantiles, timings_of_steps
 from kernel_monitor.analysis.verdict import verdict
 from kernel_monitor.steps.measured_step import PHASES
 from tests.unit.loop_simulator import Loop, run, savings
+from tests.unit.sessions import segment
 
 SEED = int(os.environ.get("KERNEL_MONITOR_TEST_SEED", "20261121"))
 EACH = 25
@@ -107,19 +108,18 @@ def see(case: Case, rows: npt.NDArray[Any]) -> tuple[Segment, npt.NDArray[Any]]:
         busy = 100 * min(1.0, len(rows) * sum(loop.phases[1:]) / float(rows["step"].sum()))
         statistics = (Statistic("gpu", "GPU", "%", quantiles(np.full(20, busy))),)
     knobs = {"workers": loop.workers, "prefetch": loop.ahead} if case.missing != "knobs" else {}
-    segment = Segment(
-        "train/1", "loader-1", "train", "torchvision", "start", None, knobs,
-        start=0.0, end=float(rows["end"][-1]), seconds=float(rows["step"].sum()), steps=len(rows), left_out=3,
-        batches=len(rows), samples=32 * len(rows), rate=32 * len(rows) / float(rows["step"].sum()),
-        wait=1e3 * float(rows["wait"].mean()), step=1e3 * float(rows["step"].mean()), phases={},
+    seconds, steps = float(rows["step"].sum()), len(rows)
+    found = segment(
+        knobs=knobs, end=float(rows["end"][-1]), seconds=seconds, steps=steps, batches=steps, samples=32 * steps,
+        rate=32 * steps / seconds, wait=1e3 * float(rows["wait"].mean()), step=1e3 * float(rows["step"].mean()),
         on_device=loop.device, statistics=statistics,
     )  # fmt: skip
-    return segment, rows
+    return found, rows
 
 
 def judge(case: Case, rows: npt.NDArray[Any]) -> str:
-    segment, seen = see(case, rows)
-    return verdict(segment, timings_of_steps(seen), gpu=case.loop.device).kind
+    found, seen = see(case, rows)
+    return verdict(found, timings_of_steps(seen), gpu=case.loop.device).kind
 
 
 def test_no_verdict_is_confidently_wrong_and_few_are_missing() -> None:
@@ -173,8 +173,7 @@ def test_a_run_of_two_kinds_is_not_called_one() -> None:
         slower = run(slow, 60, random)
         many = max(40, round(share / (1 - share) * steps * own / float(slower["step"].mean())))
         second = run(slow, many, random, began=float(first["end"][-1]))
-        order = [first, second]
-        rows = np.concatenate(order)
+        rows = np.concatenate([first, second])
         found = judge(Case(slow, len(rows), ""), rows)
         if found != "undetermined":
             confident.append((found, many, steps, slow))

@@ -26,8 +26,7 @@ def test_the_demo_set_decodes_like_photographs(root: Path) -> None:
     comparison = compare(root, selection=32, rounds=7)
     assert comparison.faults(tolerance=0.75) == []  # three times the bar: this machine is shared
     assert {one.name.split()[0] for one in comparison.photographs} >= {"china.jpg", "flower.jpg"}
-    assert len(comparison.demo) == 32
-    assert len(comparison.ratios) == 3
+    assert (len(comparison.demo), len(comparison.ratios)) == (32, 3)
     bits = [np.mean([one.bits_per_pixel for one in files]) for files in (comparison.demo, comparison.photographs)]
     assert bits[0] / bits[1] == pytest.approx(1, abs=0.25)
     text = str(comparison)
@@ -51,6 +50,8 @@ def test_missing_files_are_found_out(root: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(root, tmp_path / "set"))
     next(copy.glob("*/*.jpg")).unlink()
     assert "it has 63 of 64 files" in compare(copy, selection=8, rounds=1).faults(tolerance=0.75)
+    with pytest.raises(MonitorError, match="holds no demo set"):
+        compare(tmp_path)
 
 
 def test_the_bar_is_a_quarter_on_either_side() -> None:
@@ -66,8 +67,7 @@ def test_an_interruption_in_one_round_does_not_count() -> None:
     calm, interrupted = (8.0,) * 9, (8.0, 80.0, *(8.0,) * 7)
     files = [Measured("file", 500, 400, 125_000, rounds) for rounds in (calm, interrupted)]
     comparison = Comparison(tuple(files), (Measured("photograph", 500, 400, 125_000, calm),), 2, (125_000,) * 2)
-    assert comparison.ratio == 1
-    assert comparison.ratios == [1, 1, 1]
+    assert (comparison.ratio, comparison.ratios) == (1, [1, 1, 1])
 
 
 def test_without_scikit_learn_it_says_what_to_install(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,8 +79,3 @@ def test_without_scikit_learn_it_says_what_to_install(root: Path, monkeypatch: p
     monkeypatch.setattr(demo_decoding, "find_spec", without)
     with pytest.raises(MonitorError, match="pip install scikit-learn"):
         compare(root, selection=4, rounds=1)
-
-
-def test_a_folder_without_a_set(tmp_path: Path) -> None:
-    with pytest.raises(MonitorError, match="holds no demo set"):
-        compare(tmp_path)

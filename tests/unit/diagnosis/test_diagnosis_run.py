@@ -15,12 +15,11 @@ from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 
 from kernel_monitor.diagnosis import diagnosis_run
-from kernel_monitor.diagnosis.trials import diagnosis
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.loaders import switchable
 from kernel_monitor.runtime import Monitor
 from tests.loaders.conftest import augmented
-from tests.unit.sampler_taken import wait_for
+from tests.unit.checks import not_none, wait_for
 from tests.unit.training import (
     BATCH,
     IMAGES,
@@ -41,14 +40,18 @@ train = pytest.fixture(loops)
 
 
 def state(monitor: Monitor) -> dict[str, Any]:
-    current = monitor.diagnosing
-    assert current is not None
+    current = not_none(monitor.diagnosing)
     return cast("dict[str, Any]", current)
 
 
 def ended(monitor: Monitor, seconds: float = 60.0) -> dict[str, Any]:
     wait_for(lambda: state(monitor)["state"] != "running", seconds)
     return state(monitor)
+
+
+def measuring(monitor: Monitor, engine: str) -> None:
+    """Return when this engine is being measured."""
+    wait_for(lambda: state(monitor)["message"] == f"measuring {engine}")
 
 
 def test_each_engine_is_measured_and_the_first_one_comes_back(monitor: Monitor, train: Train) -> None:
@@ -79,14 +82,12 @@ def test_each_engine_is_measured_and_the_first_one_comes_back(monitor: Monitor, 
         assert run["seconds"] >= 2.0
         assert run["steps"] >= 20
         # The loop's own notes; a batch comes once in a step, at most one more or fewer at the ends.
-        zero = monitor.live_session.session_time(0.0)
-        assert zero is not None
+        zero = not_none(monitor.live_session.session_time(0.0))
         inside = (times + zero > run["start"]) & (times + zero <= run["end"])
         assert counts[inside].sum() == pytest.approx(BATCH * run["batches"], abs=BATCH)
         # The first step of each epoch is warm-up, which does not count.
         assert run["batches"] * 0.8 < run["steps"] < run["batches"]
-        assert run["samples"] == BATCH * run["steps"]
-        assert run["rate"] == pytest.approx(run["samples"] / run["seconds"])
+        assert (run["samples"], run["rate"]) == (BATCH * run["steps"], pytest.approx(run["samples"] / run["seconds"]))
         assert run["rate_low"] <= run["rate_high"]
         assert run["wait"] < run["step"]
         assert 0 <= run["cpu_p50"] <= run["cpu_p95"] <= 100
@@ -98,22 +99,19 @@ def test_each_engine_is_measured_and_the_first_one_comes_back(monitor: Monitor, 
 
     last = state(monitor)
     assert (last["state"], last["done"], last["total"], last["seconds_left"]) == ("done", 3, 3, 0)
-    assert last["message"] == found["sentence"]
-    assert last["result"] == found
+    assert (last["message"], last["result"]) == (found["sentence"], found)
     assert "torchvision" in str(found)
     running = [one for one in said if one["state"] == "running"]
     assert {one["backend"] for one in running} == {"torchvision", "dali-cpu", "synthetic"}
     assert [one["done"] for one in running] == sorted(one["done"] for one in running)
     assert running[0]["seconds_left"] > running[-1]["seconds_left"]
     event = next(one for one in monitor.store.events() if one["kind"] == "diagnosis")
-    assert event["result"] == found
-    assert event["state"] == "done"
+    assert (event["result"], event["state"]) == (found, "done")
 
 
 def test_without_consent_nothing_is_replayed(monitor: Monitor, train: Train) -> None:
     loop = train()
-    found = monitor.diagnose(seconds=1.0)
-    assert found is not None
+    found = not_none(monitor.diagnose(seconds=1.0))
     assert [run["backend"] for run in found["runs"]] == ["torchvision", "dali-cpu"]
     assert found["synthetic"] is False
     assert any("allow synthetic" in sentence for sentence in found["cannot"])
@@ -125,21 +123,20 @@ def test_it_returns_at_once_when_it_is_not_to_wait_and_can_be_cancelled(monitor:
     begun = time.perf_counter()
     assert monitor.diagnose(seconds=20.0, wait=False) is None
     assert time.perf_counter() - begun < 0.1
-    wait_for(lambda: state(monitor)["message"] == "measuring torchvision")
+    measuring(monitor, "torchvision")
     with pytest.raises(MonitorError, match="is being diagnosed"):
         monitor.diagnose(wait=False)
     assert monitor.cancel_diagnosis() is True
     last = ended(monitor)
     assert (last["state"], last["message"], last["result"]) == ("cancelled", "It was cancelled.", None)
-    assert loop.loader.backend == "torchvision"
-    assert loop.loader.history == []
+    assert (loop.loader.backend, loop.loader.history) == ("torchvision", [])
     assert monitor.cancel_diagnosis() is False
 
 
 def test_cancelled_on_another_engine_it_goes_back(monitor: Monitor, train: Train) -> None:
     loop = train()
     monitor.diagnose(seconds=1.0, wait=False)
-    wait_for(lambda: state(monitor)["message"] == "measuring dali-cpu")
+    measuring(monitor, "dali-cpu")
     monitor.cancel_diagnosis()
     last = ended(monitor)
     assert last["state"] == "cancelled"
@@ -150,12 +147,12 @@ def test_cancelled_on_another_engine_it_goes_back(monitor: Monitor, train: Train
     assert event["state"] == "cancelled"
 
 
-@pytest.mark.parametrize("moment", ["measuring torchvision", "measuring dali-cpu"])
-def test_what_a_person_clicks_meanwhile_stands(moment: str, monitor: Monitor, train: Train) -> None:
+@pytest.mark.parametrize("engine", ["torchvision", "dali-cpu"])
+def test_what_a_person_clicks_meanwhile_stands(engine: str, monitor: Monitor, train: Train) -> None:
     loop = train()
     monitor.diagnose(seconds=1.5, wait=False)
-    wait_for(lambda: state(monitor)["message"] == moment)
-    clicked = "torchvision" if "dali" in moment else "dali-cpu"
+    measuring(monitor, engine)
+    clicked = "torchvision" if engine == "dali-cpu" else "dali-cpu"
     monitor.switch(clicked)
     last = ended(monitor)
     assert (last["state"], last["message"]) == (
@@ -186,7 +183,7 @@ def test_a_click_in_the_same_moment_is_not_lost(train: Train) -> None:
 def test_a_knob_that_is_turned_ends_it(monitor: Monitor, train: Train) -> None:
     train()
     monitor.diagnose(seconds=3.0, wait=False)
-    wait_for(lambda: state(monitor)["message"] == "measuring torchvision")
+    measuring(monitor, "torchvision")
     monitor.set(prefetch=3)
     last = ended(monitor)
     assert last["state"] == "cancelled"
@@ -199,7 +196,7 @@ def test_a_loop_that_ends_ends_it_with_what_was_measured(
     monkeypatch.setattr(diagnosis_run, "PAUSE_S", 1.0)
     loop = train()
     monitor.diagnose(seconds=1.0, wait=False)
-    wait_for(lambda: state(monitor)["message"] == "measuring dali-cpu")
+    measuring(monitor, "dali-cpu")
     loop.leave()
     last = ended(monitor)
     assert last["state"] == "failed"
@@ -214,7 +211,7 @@ def test_a_pause_between_epochs_is_waited_for(monitor: Monitor, train: Train) ->
     loop = train()
     wait_for(lambda: len(loop.came) > 5)
     monitor.diagnose(seconds=2.0, wait=False)
-    wait_for(lambda: state(monitor)["message"] == "measuring torchvision")
+    measuring(monitor, "torchvision")
     loop.pause.set()
     time.sleep(2.5)
     loop.pause.clear()
@@ -232,7 +229,7 @@ def test_while_another_loader_steps_a_pause_is_an_evaluation(
     monkeypatch.setattr(diagnosis_run, "PAUSE_S", 1.0)
     loop = train()
     monitor.diagnose("train", seconds=1.0, wait=False)
-    wait_for(lambda: state(monitor)["message"] == "measuring torchvision")
+    measuring(monitor, "torchvision")
     loop.pause.set()
     other = train("val")
     time.sleep(2.5)
@@ -306,8 +303,7 @@ def test_an_engine_that_does_not_start_is_named_and_the_others_are_measured(moni
         raise ValueError("no such operator")
 
     loop = train(dali=broken)
-    found = monitor.diagnose(seconds=1.0, confirmed=True)
-    assert found is not None
+    found = not_none(monitor.diagnose(seconds=1.0, confirmed=True))
     problems = {run["backend"]: run["problem"] for run in found["runs"]}
     assert problems["torchvision"] is None
     assert problems["synthetic"] is None
@@ -332,7 +328,7 @@ def test_a_loader_that_is_gone_ends_it(monitor: Monitor, folder: Path) -> None:
 def test_a_monitor_that_is_stopped_ends_it(monitor: Monitor, train: Train) -> None:
     loop = train()
     monitor.diagnose(seconds=5.0, wait=False)
-    wait_for(lambda: state(monitor)["message"] == "measuring torchvision")
+    measuring(monitor, "torchvision")
     monitor.stop()
     assert ended(monitor)["message"] == "The monitor was stopped."
     assert loop.loader.backend == "torchvision"
@@ -353,10 +349,6 @@ def test_an_error_of_ours_is_shown_and_harms_nothing(
     wait_for(lambda: len(loop.came) > count + 5)
     monkeypatch.undo()
     assert monitor.diagnose(seconds=1.0) is not None
-
-
-def test_the_result_of_nothing_has_a_sentence() -> None:
-    assert diagnosis("loader-1", "train", [], first="torchvision", back_to="torchvision")["sentence"]
 
 
 def test_a_loop_of_which_no_step_counts_does_not_hold_it_up(

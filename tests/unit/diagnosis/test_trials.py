@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from kernel_monitor.diagnosis.trials import Trial, covered, diagnosis, per_second, step_rows, trial, with_ceiling
-from kernel_monitor.steps.measured_step import ON_DEVICE, PROFILED, WARM_UP, Step
-from kernel_monitor.store import Rows, Schema
+from kernel_monitor.steps.measured_step import ON_DEVICE, Step
+from kernel_monitor.store import Rows
+from tests.unit.checks import contains, not_none
+from tests.unit.sessions import Value, build, rows_of
 
 
 def steps(*parts: tuple[float, float], images: int = 10, begin: float = 100.0, **more: Any) -> list[Step]:
@@ -25,30 +27,15 @@ def steps(*parts: tuple[float, float], images: int = 10, begin: float = 100.0, *
 
 def rows(seconds: float = 10.0, cpu: float = 80.0, gpu: float | None = None) -> Rows:
     """What a sampler would have told of a loop that delivers in every frame."""
-    series: dict[str, float] = {"cpu/0/busy": cpu, "cpu/1/busy": cpu - 20}
-    series |= {"loader/loader-1/images": 100.0, "loader/loader-1/wait": 1.0, "loader/loader-1/step": 2.0}
-    gpus = []
+    series: dict[str, Value] = {"cpu/0/busy": cpu, "cpu/1/busy": cpu - 20}
+    series |= {f"loader/loader-1/{part}": value for part, value in (("images", 100.0), ("wait", 1.0), ("step", 2.0))}
     if gpu is not None:
         series["gpu/0/utilisation"] = gpu
-        gpus = [{"index": 0, "name": "a GPU", "memory_total": None, "reasons": {}, "mig": [], "throttle": []}]
-    schema = Schema.from_json(
-        {
-            "version": 1,
-            "interval": 0.1,
-            "origin": 0.0,
-            "capacity": 1000,
-            "series": [{"name": name, "unit": "%"} for name in series],
-            "cpus": [0, 1],
-            "gpus": gpus,
-            "gpu_reason": None,
-            "loaders": [{"id": "loader-1", "name": "train"}],
-            "host": {},
-            "charts": [],
-        }
-    )
-    time = np.arange(0.0, seconds, 0.1)
-    values = np.tile(np.array(list(series.values()), dtype=np.float32), (len(time), 1))
-    return Rows(schema, np.arange(1, len(time) + 1), time, values)
+    return rows_of(build(seconds, cpus=2, gpus=int(gpu is not None), series=series, first=0.0))
+
+
+def tried(*parts: tuple[float, float], end: float = 10.0, **more: Any) -> Trial:
+    return trial("x", steps(*parts), rows(**more), "loader-1", 0.0, end)
 
 
 def measured(backend: str, wait: float = 0.0, whole: float = 0.1, count: int = 40, **more: Any) -> Trial:
@@ -57,15 +44,13 @@ def measured(backend: str, wait: float = 0.0, whole: float = 0.1, count: int = 4
 
 def test_figures_are_those_of_the_steps_and_of_the_frames() -> None:
     parts = [(0.01, 0.1), (0.05, 0.2)] * 20
-    one = trial("dali-cpu", steps(*parts), rows(gpu=42.0), "loader-1", 0.0, 10.0)
-    assert (one.steps, one.batches, one.samples) == (40, 40, 400)
-    assert one.seconds == pytest.approx(6.0)
-    assert one.rate == pytest.approx(400 / 6.0)
-    assert one.step == pytest.approx(150.0)
+    one = tried(*parts, gpu=42.0)
+    assert (one.steps, one.batches, one.samples, one.seconds) == pytest.approx((40, 40, 400, 6.0))
+    assert (one.rate, one.step) == pytest.approx((400 / 6.0, 150.0))
     assert one.wait == pytest.approx(30.0)
     assert (one.cpu_p50, one.cpu_p95, one.gpu_p50) == pytest.approx((70.0, 70.0, 42.0))
     assert one.problem is None
-    assert trial("x", steps(*parts), rows(), "loader-1", 0.0, 10.0).gpu_p50 is None
+    assert tried(*parts).gpu_p50 is None
 
 
 def test_quartiles_are_of_single_seconds() -> None:
@@ -74,28 +59,16 @@ def test_quartiles_are_of_single_seconds() -> None:
     made = steps(*parts)
     rates = per_second(covered(step_rows(made)), np.array([step.images for step in made], dtype=float))
     assert rates == pytest.approx([10, 20, 40, 80])
-    one = trial("x", made, rows(), "loader-1", 0.0, 4.0)
-    assert one.rate_low == pytest.approx(np.percentile([10, 20, 40, 80], 25))
-    assert one.rate_high == pytest.approx(np.percentile([10, 20, 40, 80], 75))
+    one = tried(*parts, end=4.0)
+    assert (one.rate_low, one.rate_high) == pytest.approx(tuple(np.percentile([10, 20, 40, 80], (25, 75))))
 
 
-def test_a_pause_of_the_loop_is_left_out_and_a_stall_of_the_loader_is_not() -> None:
-    paused = [*[(0.01, 0.1)] * 20, (0.01, 12.0), *[(0.01, 0.1)] * 20]
-    one = trial("x", steps(*paused), rows(), "loader-1", 0.0, 10.0)
-    assert one.seconds == pytest.approx(4.0)
-    assert one.steps == 40
-    stalled = [*[(0.01, 0.1)] * 20, (11.9, 12.0), *[(0.01, 0.1)] * 20]
-    other = trial("x", steps(*stalled), rows(), "loader-1", 0.0, 10.0)
-    assert other.seconds == pytest.approx(16.0)
-    assert other.steps == 41
-
-
-@pytest.mark.parametrize("flags", [PROFILED, WARM_UP])
-def test_steps_of_warm_up_and_profiling_count_for_nothing(flags: int) -> None:
-    made = [*steps(*[(0.01, 0.1)] * 10), *steps(*[(0.01, 1.0)] * 10, begin=101.0, flags=flags)]
-    one = trial("x", made, rows(), "loader-1", 0.0, 10.0)
-    assert (one.steps, one.batches, one.samples) == (10, 20, 100)
-    assert one.rate == pytest.approx(100.0)
+@pytest.mark.parametrize(("wait", "steps_counted", "seconds"), [(0.01, 40, 4.0), (11.9, 41, 16.0)])
+def test_a_pause_of_the_loop_is_left_out_and_a_stall_of_the_loader_is_not(
+    wait: float, steps_counted: int, seconds: float
+) -> None:
+    one = tried(*[(0.01, 0.1)] * 20, (wait, 12.0), *[(0.01, 0.1)] * 20)
+    assert (one.steps, one.seconds) == pytest.approx((steps_counted, seconds))
 
 
 def test_two_iterations_at_a_time_count_their_time_once() -> None:
@@ -112,14 +85,11 @@ def test_too_few_steps_give_a_problem_and_no_figures(count: int) -> None:
     assert math.isnan(one.rate)
 
 
-def test_the_ceiling_is_what_replayed_batches_reached() -> None:
+def test_the_ceiling_is_what_replayed_batches_reached_or_comes_from_the_phases_of_the_least_disturbed_trial() -> None:
     made = [measured("torchvision", wait=0.3, whole=0.4), measured("synthetic", wait=0.0, whole=0.1)]
     trials, caveat = with_ceiling(made)
     assert [one.of_ceiling for one in trials] == pytest.approx([0.25, 1.0])
     assert caveat is None
-
-
-def test_without_replay_it_comes_from_the_phases_of_the_least_disturbed_trial() -> None:
     phases: dict[str, Any] = {"forward": 0.02, "backward": 0.03, "optimizer": 0.01}
     made = [
         measured("torchvision", wait=0.3, whole=0.4, **phases),
@@ -140,8 +110,7 @@ def test_a_host_that_waits_while_the_gpu_works_does_not_starve_it() -> None:
 def test_without_either_nothing_is_said_of_the_ceiling() -> None:
     trials, caveat = with_ceiling([measured("torchvision", wait=0.3, whole=0.4)])
     assert trials[0].of_ceiling is None
-    assert caveat is not None
-    assert "monitor.watch(model, optimizer)" in caveat
+    assert "monitor.watch(model, optimizer)" in not_none(caveat)
 
 
 PREDICTED = [{"action": "dali-cpu", "low": 0.4, "high": 0.6, "measured": None, "basis": "from the phases"}]
@@ -162,18 +131,15 @@ def test_a_diagnosis_sets_the_measured_gain_beside_the_predicted_one() -> None:
     )
     assert told["predicted"] == PREDICTED
     dali, replay = told["measured"]
-    assert (dali["action"], dali["low"], dali["high"]) == ("dali-cpu", 0.4, 0.6)
-    assert dali["measured"] == pytest.approx(0.5)
+    assert (dali["action"], dali["low"], dali["high"], dali["measured"]) == ("dali-cpu", 0.4, 0.6, pytest.approx(0.5))
     assert dali["basis"] == "400.0 → 200.0 ms per step (40 → 40 steps)"
-    assert (replay["action"], replay["low"]) == ("loader", None)
-    assert replay["measured"] == pytest.approx(0.75)
+    assert (replay["action"], replay["low"], replay["measured"]) == ("loader", None, pytest.approx(0.75))
     assert told["best"] == "dali-cpu"
     assert told["synthetic"] is True
     assert told["sentence"].startswith(
         "dali-cpu is the fastest here, 2.0 × faster than torchvision: torchvision 25 images/s (quartiles 25"
     )
-    assert "50 % of what the loop can take" in told["sentence"]
-    assert "CPU p95 70 % → 70 %" in told["sentence"]
+    contains(told["sentence"], "50 % of what the loop can take", "CPU p95 70 % → 70 %")
     assert [run["backend"] for run in told["runs"]] == ["torchvision", "dali-cpu", "synthetic"]
     assert told["cannot"] == []
 
@@ -197,15 +163,10 @@ def test_the_engine_in_use_may_be_the_fastest() -> None:
 
 def test_an_engine_with_a_problem_is_named_and_not_compared() -> None:
     told = found(measured("torchvision", wait=0.3, whole=0.4), Trial("dali-cpu", problem="it did not start"))
-    assert told["best"] == "torchvision"
-    assert told["measured"] == []
+    assert (told["best"], told["measured"], told["runs"][1]["rate"]) == ("torchvision", [], None)
     assert "dali-cpu: it did not start." in told["cannot"]
-    assert told["runs"][1]["rate"] is None
     assert told["sentence"].endswith("No other engine was measured.")
-
-
-def test_nothing_measured_is_said_so() -> None:
-    told = found(Trial("torchvision", problem="only 0 steps ended in 0 s"))
-    assert told["best"] is None
-    assert told["sentence"] == "No engine could be measured."
-    assert told["began"] is None
+    nothing = found(Trial("torchvision", problem="only 0 steps ended in 0 s"))
+    assert (nothing["best"], nothing["began"]) == (None, None)
+    assert nothing["sentence"] == "No engine could be measured."
+    assert found()["sentence"], "of no trial at all"

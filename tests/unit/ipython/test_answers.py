@@ -13,37 +13,31 @@ from kernel_monitor import monitor
 from kernel_monitor.analysis import analyse
 from kernel_monitor.analysis.results import Advice, Analysis, Evidence, Finding, Gain, Verdict
 from kernel_monitor.ipython.answers import analysis_text
+from tests.unit.ipython.conftest import Magic
 from tests.unit.sessions import Run, build
 
 
 @pytest.fixture
-def shell() -> Iterator[InteractiveShell]:
+def shell(shell: InteractiveShell) -> Iterator[InteractiveShell]:
+    """One whose monitor runs."""
     gc.collect()  # loaders that other tests left
-    InteractiveShell.clear_instance()
-    shell = InteractiveShell.instance()
-    shell.run_line_magic("load_ext", "kernel_monitor")
     monitor.start(record=False)
     yield shell
     monitor.configure(price="")
-    shell.run_line_magic("unload_ext", "kernel_monitor")
-    InteractiveShell.clear_instance()
 
 
-def test_a_price_is_set_and_taken_away(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
-    shell.run_line_magic("monitor", "price 2.50€")
-    assert capsys.readouterr().out == "price: 2.5 € an hour\n"
+def test_a_price_is_set_and_taken_away(magic: Magic) -> None:
+    assert magic("price 2.50€") == "price: 2.5 € an hour\n"
     assert monitor.settings["price"] == 2.5
-    shell.run_line_magic("monitor", "price $ 3")
-    assert "price: 3 $ an hour" in capsys.readouterr().out
-    shell.run_line_magic("monitor", "price off")
-    assert capsys.readouterr().out == "no price\n"
+    assert "price: 3 $ an hour" in magic("price $ 3")
+    assert magic("price off") == "no price\n"
     assert monitor.settings["price"] is None
 
 
-def test_a_mark_is_an_event(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
-    shell.run_line_magic("monitor", "mark augment x12")
-    assert capsys.readouterr().out == "marked: augment x12\n"
+def test_a_mark_is_an_event_and_nothing_to_cancel_is_said(magic: Magic) -> None:
+    assert magic("mark augment x12") == "marked: augment x12\n"
     assert [one["label"] for one in monitor.store.events() if one["kind"] == "mark"][-1] == "augment x12"
+    assert magic("diagnose --cancel") == "There is no diagnosis to cancel.\n"
 
 
 @pytest.mark.parametrize(
@@ -60,37 +54,24 @@ def test_a_mark_is_an_event(shell: InteractiveShell, capsys: pytest.CaptureFixtu
         ("profile --loader nobody", "'nobody'"),
     ],
 )
-def test_what_cannot_be_done_is_said(shell: InteractiveShell, line: str, says: str) -> None:
+def test_what_cannot_be_done_is_said(magic: Magic, line: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        shell.run_line_magic("monitor", line)
+        magic(line)
 
 
-def test_nothing_to_cancel(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
-    shell.run_line_magic("monitor", "diagnose --cancel")
-    assert capsys.readouterr().out == "There is no diagnosis to cancel.\n"
-
-
-def test_a_profile_stands_under_the_cell_of_its_loop(
-    shell: InteractiveShell, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("kernel_monitor.profiler.plugin.READING_S", 60.0)  # the trace is read by a new process
-    shell.run_cell("%monitor profile 5")
-    assert capsys.readouterr().out.startswith("profiling the next 5 steps")
-    shell.run_cell(
-        "import torch\nfrom kernel_monitor import watch_loader\ndata = watch_loader([[0] * 4] * 40, name='t')"
-    )
+def test_a_profile_stands_under_the_cell_of_its_loop(cell: Magic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernel_monitor.ipython.answers.READING_S", 60.0)  # the trace is read by a new process
+    assert cell("%monitor profile 5").startswith("profiling the next 5 steps")
+    cell("import torch\nfrom kernel_monitor import watch_loader\ndata = watch_loader([[0] * 4] * 40, name='t')")
     loop = "for _ in data:\n    torch.mm(torch.ones(32, 32), torch.ones(32, 32))"
-    shell.run_cell(loop)
-    first = capsys.readouterr().out
+    first = cell(loop)
     assert "t, loader: 5 steps in" in first, first
     assert "aten::mm" in first
-    shell.run_cell("x = 1")
-    assert "steps in" not in capsys.readouterr().out  # once
-    shell.run_cell("%monitor profile 5\n" + loop)
-    second = capsys.readouterr().out.splitlines()
+    assert "steps in" not in cell("x = 1")  # once
+    second = cell("%monitor profile 5\n" + loop).splitlines()
     (row,) = [line for line in second if line.startswith("aten::mm")]
     assert row.count("%") == 2, row  # beside those of the profile before
-    shell.run_cell("del data")
+    cell("del data")
 
 
 def test_the_verdict_in_words() -> None:

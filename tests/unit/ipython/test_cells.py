@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
-import time
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -13,24 +10,16 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from kernel_monitor import monitor
 from kernel_monitor.ipython.answers import html_table, label_of, leave_out, machine
+from tests.unit.ipython.conftest import Magic, wait_for_samples
 from tests.unit.sessions import build, rows_of
 
 
 @pytest.fixture
-def shell() -> Iterator[InteractiveShell]:
-    InteractiveShell.clear_instance()
-    shell = InteractiveShell.instance()
-    shell.run_line_magic("load_ext", "kernel_monitor")
-    before = monitor.store.last_seq
+def shell(shell: InteractiveShell) -> InteractiveShell:
+    """One whose monitor samples."""
     monitor.start(interval=0.05, record=False)
-    until = time.monotonic() + 20
-    while monitor.store.last_seq < before + 3:
-        assert time.monotonic() < until, monitor.status()
-        time.sleep(0.05)
-    yield shell
-    shell.run_line_magic("unload_ext", "kernel_monitor")
-    InteractiveShell.clear_instance()
-    assert not [one for one in threading.enumerate() if one.name.startswith("kernel-monitor")]
+    wait_for_samples()
+    return shell
 
 
 @pytest.mark.parametrize(
@@ -74,10 +63,9 @@ def test_the_summary_stands_under_the_cell(shell: InteractiveShell, capsys: pyte
     assert event["ended"] - event["began"] >= 0.8
 
 
-def test_a_cell_of_50_ms_is_too_short(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
-    shell.run_line_magic("monitor", "start --interval 0.5")
-    shell.run_cell("%%monitor\nimport time\ntime.sleep(0.05)")
-    assert "too short to say how busy it was" in capsys.readouterr().out
+def test_a_cell_of_50_ms_is_too_short(magic: Magic, cell: Magic) -> None:
+    magic("start --interval 0.5")
+    assert "too short to say how busy it was" in cell("%%monitor\nimport time\ntime.sleep(0.05)")
 
 
 def test_an_exception_passes_unchanged(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,40 +102,32 @@ def test_other_cells_have_none_and_the_magic_can_be_called(
         shell.run_cell_magic("monitor", "", "1 / 0")
 
 
-def test_the_monitor_is_started_for_it(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_monitor_is_started_for_it(cell: Magic) -> None:
     monitor.stop()
-    shell.run_cell("%%monitor\nimport time\ntime.sleep(0.3)")
+    assert "Time " in cell("%%monitor\nimport time\ntime.sleep(0.3)")
     assert monitor.running
-    assert "Time " in capsys.readouterr().out
 
 
-def test_a_loop_is_counted(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
-    shell.run_cell("from kernel_monitor import watch_loader\ndata = watch_loader([[0] * 8] * 30, name='my train')")
-    shell.run_cell("for _ in data:\n    pass")
-    capsys.readouterr()
-    shell.run_cell("%%monitor\nimport time\nfor _ in data:\n    time.sleep(0.02)")
-    said = capsys.readouterr().out
+def test_a_loop_is_counted(cell: Magic) -> None:
+    cell("from kernel_monitor import watch_loader\ndata = watch_loader([[0] * 8] * 30, name='my train')")
+    cell("for _ in data:\n    pass")
+    said = cell("%%monitor\nimport time\nfor _ in data:\n    time.sleep(0.02)")
     assert re.search(r"Loader my train +240 images, [\d,]+ images/s, 30 steps", said), said
     assert "waiting for data" in said
-    shell.run_cell("%%monitor\nx = 1")
-    assert "my train" not in capsys.readouterr().out
-    shell.run_cell("del data")
+    assert "my train" not in cell("%%monitor\nx = 1")
+    cell("del data")
 
 
-def test_the_verdict_of_a_cell_that_ends_with_an_evaluation_is_that_of_its_training(
-    shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shell.run_cell("import time, torch; from kernel_monitor import watch_loader")
-    shell.run_cell("fit, val = (watch_loader([[0] * 8] * 20, name=name) for name in ('fit', 'val'))")
-    capsys.readouterr()
+def test_the_verdict_of_a_cell_that_ends_with_an_evaluation_is_that_of_its_training(cell: Magic) -> None:
+    cell("import time, torch; from kernel_monitor import watch_loader")
+    cell("fit, val = (watch_loader([[0] * 8] * 20, name=name) for name in ('fit', 'val'))")
     loops = "for _ in fit:\n    time.sleep(0.02)\nwith torch.no_grad():\n    for _ in val:\n        time.sleep(0.03)"
-    shell.run_cell(f"%%monitor\n{loops}")
-    said = capsys.readouterr().out
+    said = cell(f"%%monitor\n{loops}")
     assert re.search(r"Loader val +160 images", said), said
     assert re.search(r"Verdict +fit: ", said), said
-    shell.run_cell("%%monitor\nfor _ in fit:\n    time.sleep(0.02)")
-    assert re.search(r"Verdict +(undetermined|\w+-bound)", capsys.readouterr().out)
-    shell.run_cell("del fit, val")
+    said = cell("%%monitor\nfor _ in fit:\n    time.sleep(0.02)")
+    assert re.search(r"Verdict +(undetermined|\w+-bound)", said)
+    cell("del fit, val")
 
 
 def test_the_machine_s_figures_are_those_of_the_rows() -> None:
@@ -163,8 +143,7 @@ def test_the_machine_s_figures_are_those_of_the_rows() -> None:
     rows = rows_of(snapshot)
     lines = dict(machine(rows, snapshot.time > 5))
     assert lines["CPU, 2 cores"] == "mean 70 %, p95 70 %; busiest core 2: 90 % (this process may use 2 of 4 cores)"
-    assert lines["of it"] == "kernel 90 %, workers 150 % of one core"
-    assert lines["GPU 0"] == "mean 80 %, p50 80 %"
+    assert (lines["of it"], lines["GPU 0"]) == ("kernel 90 %, workers 150 % of one core", "mean 80 %, p50 80 %")
     assert lines["Memory, most"].startswith("host 10.0 GB")
     assert "of it" not in dict(machine(rows, snapshot.time > 5, processes=False))
 

@@ -4,64 +4,41 @@ from __future__ import annotations
 
 import gc
 import re
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
+from torch.utils.data import DataLoader
+from torchvision.datasets import ImageFolder
 
-from kernel_monitor import monitor
+from kernel_monitor import monitor, switchable, watch_loader
 from kernel_monitor.ipython.answers import summary_rows
 from kernel_monitor.ipython.magics import COMMANDS
+from tests.loaders.conftest import augmented, make_folder
+from tests.unit.checks import contains
+from tests.unit.ipython.conftest import Magic, wait_for_samples
 
 
-@pytest.fixture
-def shell() -> Iterator[InteractiveShell]:
-    InteractiveShell.clear_instance()
-    shell = InteractiveShell.instance()
-    shell.run_line_magic("load_ext", "kernel_monitor")
-    yield shell
-    shell.run_line_magic("unload_ext", "kernel_monitor")
-    InteractiveShell.clear_instance()
-    assert not [one for one in threading.enumerate() if one.name.startswith("kernel-monitor")]
-    assert not monitor.running
-
-
-def wait_for_samples() -> None:
-    until = time.monotonic() + 20
-    before = monitor.store.last_seq
-    while monitor.store.last_seq < before + 5:
-        assert time.monotonic() < until, monitor.status()
-        time.sleep(0.05)
-
-
-def test_the_dashboard_is_text_without_a_page(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
-    shell.run_line_magic("monitor", "start --interval 0.05")
+def test_the_dashboard_is_text_without_a_page(magic: Magic) -> None:
+    magic("start --interval 0.05")
     wait_for_samples()
-    shell.run_line_magic("monitor", "")
-    text = capsys.readouterr().out
-    assert "kernel_monitor" in text
-    assert "CPU" in text
-    assert "samples" in text
-    shell.run_line_magic("monitor", "status")
-    assert "running" in capsys.readouterr().out
-    shell.run_line_magic("monitor", "stop")
-    shell.run_line_magic("monitor", "status")
-    assert "stopped" in capsys.readouterr().out
+    contains(magic(""), "kernel_monitor", "CPU", "samples")
+    assert "running" in magic("status")
+    magic("stop")
+    assert "stopped" in magic("status")
 
 
-def test_without_a_page_there_is_no_sidebar(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_page_there_is_no_sidebar(magic: Magic) -> None:
     begun = time.monotonic()
-    shell.run_line_magic("monitor", "sidebar")
+    assert magic("sidebar") == "There is no page here that has a sidebar: %monitor shows what is measured.\n"
     assert time.monotonic() - begun < 1.5, "nobody is waited for"
-    assert capsys.readouterr().out == "There is no page here that has a sidebar: %monitor shows what is measured.\n"
     assert monitor.running
-    shell.run_line_magic("monitor", "help")
-    assert "%monitor sidebar " in capsys.readouterr().out
+    assert "%monitor sidebar " in magic("help")
 
 
 @pytest.mark.parametrize(
@@ -90,26 +67,25 @@ def test_without_a_page_there_is_no_sidebar(shell: InteractiveShell, capsys: pyt
         ("set wrokers=4", "'wrokers=4' is none of workers=N, prefetch=N, threads=N: did you mean workers=4\\?"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_one_sentence(shell: InteractiveShell, line: str, says: str) -> None:
+def test_what_cannot_be_done_is_said_in_one_sentence(magic: Magic, line: str, says: str) -> None:
     with pytest.raises(UsageError, match=says) as caught:
-        shell.run_line_magic("monitor", line)
+        magic(line)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_its_usage(shell: InteractiveShell, command: str) -> None:
+def test_every_command_has_its_usage(magic: Magic, command: str) -> None:
     with pytest.raises(UsageError, match=f"^%monitor {command}|did you mean"):
-        shell.run_line_magic("monitor", f"{command} --zzz")
+        magic(f"{command} --zzz")
 
 
-def test_an_interval_can_be_changed_while_running(shell: InteractiveShell) -> None:
-    shell.run_line_magic("monitor", "start --interval 0.1")
+def test_an_interval_can_be_changed_while_running(magic: Magic) -> None:
+    magic("start --interval 0.1")
     wait_for_samples()
     session = monitor.session
-    shell.run_line_magic("monitor", "start --interval 0.05")
+    magic("start --interval 0.05")
     wait_for_samples()
-    assert monitor.session == session
-    assert monitor.store.schema.interval == 0.05
+    assert (monitor.session, monitor.store.schema.interval) == (session, 0.05)
     newest = monitor.store.rows(monitor.store.last_seq - 4).time
     assert newest[-1] - newest[0] < 0.6
 
@@ -120,55 +96,39 @@ def test_loading_twice_registers_once(shell: InteractiveShell) -> None:
 
 
 @pytest.fixture
-def train(tmp_path: Path) -> Iterator[Any]:
+def images(tmp_path: Path) -> ImageFolder:
+    return ImageFolder(str(make_folder(tmp_path, 8)), augmented(16))
+
+
+@pytest.fixture
+def train(images: ImageFolder) -> Iterator[Any]:
     """A switchable loader named `my train`; others that other tests left behind are collected first."""
-    from PIL import Image
-    from torch.utils.data import DataLoader
-    from torchvision import transforms
-    from torchvision.datasets import ImageFolder
-
-    from kernel_monitor import switchable
-
     gc.collect()
-    (tmp_path / "a").mkdir()
-    for index in range(8):
-        Image.new("RGB", (40, 30), (index * 30, 90, 120)).save(tmp_path / "a" / f"{index}.jpg")
-    transform = transforms.Compose([transforms.RandomResizedCrop(16), transforms.ToTensor()])
-    loader = switchable(DataLoader(ImageFolder(str(tmp_path), transform), batch_size=2), name="my train")
+    loader = switchable(DataLoader(images, batch_size=2), name="my train")
     yield loader
     loader.release()
 
 
-def test_knobs_are_set_by_the_magic(shell: InteractiveShell, train: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    shell.run_line_magic("monitor", "set workers=1 prefetch=3 --loader 'my train'")
-    assert "my train: workers 1, prefetch 3" in capsys.readouterr().out
+def test_knobs_are_set_by_the_magic(magic: Magic, train: Any) -> None:
+    assert "my train: workers 1, prefetch 3" in magic("set workers=1 prefetch=3 --loader 'my train'")
     assert (train.knobs.workers, train.knobs.prefetch) == (1, 3)
     with pytest.raises(UsageError, match="workers=-2"):
-        shell.run_line_magic("monitor", "set workers=-2 --loader 'my train'")
+        magic("set workers=-2 --loader 'my train'")
     assert train.knobs.workers == 1
 
 
-def test_synthetic_needs_a_yes(shell: InteractiveShell, train: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    question = train.backends["synthetic"].confirm
-    shell.run_line_magic("monitor", "switch synthetic --loader 'my train'")
-    said = capsys.readouterr().out
-    assert said.startswith(f"Warning: {question}")
+def test_synthetic_needs_a_yes(magic: Magic, train: Any) -> None:
+    said = magic("switch synthetic --loader 'my train'")
+    assert said.startswith(f"Warning: {train.backends['synthetic'].confirm}")
     assert train.state()["wanted"] is None
     command = said.strip().rpartition("%monitor ")[2]
     assert command == "switch synthetic --loader 'my train' --yes"
-    shell.run_line_magic("monitor", command)
-    assert "my train: switching to synthetic" in capsys.readouterr().out
+    assert "my train: switching to synthetic" in magic(command)
     assert train.state()["wanted"] == "synthetic"
 
 
-def test_a_loader_that_has_ended_is_told_of_in_the_past_tense(
-    shell: InteractiveShell, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from torch.utils.data import DataLoader
-
-    from kernel_monitor import watch_loader
-
-    shell.run_line_magic("monitor", "start --interval 0.05")
+def test_a_loader_that_has_ended_is_told_of_in_the_past_tense(magic: Magic) -> None:
+    magic("start --interval 0.05")
     loop = watch_loader(DataLoader([*range(8)], batch_size=2), name="short")  # type: ignore[arg-type]
     for _ in loop:
         pass
@@ -176,14 +136,12 @@ def test_a_loader_that_has_ended_is_told_of_in_the_past_tense(
     del loop
     gc.collect()
     wait_for_samples()
-    capsys.readouterr()
-    shell.run_line_magic("monitor", "status")
-    assert re.search(r"^short: has ended, was on \S+$", capsys.readouterr().out, re.MULTILINE)
+    assert re.search(r"^short: has ended, was on \S+$", magic("status"), re.MULTILINE)
     assert "has ended, was on" in str(summary_rows(monitor))
 
 
-def test_the_summary_tells_of_replaced_samples(shell: InteractiveShell, train: Any) -> None:
-    shell.run_line_magic("monitor", "start --interval 0.05")
+def test_the_summary_tells_of_replaced_samples(magic: Magic, train: Any) -> None:
+    magic("start --interval 0.05")
     wait_for_samples()
     train.switch("synthetic")
     for _ in range(3):
@@ -194,66 +152,44 @@ def test_the_summary_tells_of_replaced_samples(shell: InteractiveShell, train: A
     assert f"{state['replaced']} replaced by synthetic" in str(summary_rows(monitor))
 
 
-def test_charts_and_settings_are_chosen_by_magics(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
-    shell.run_line_magic("monitor", "start --interval 0.05 --history 120 --charts cpu,io")
+def test_charts_and_settings_are_chosen_by_magics(magic: Magic) -> None:
+    magic("start --interval 0.05 --history 120 --charts cpu,io")
     assert monitor.settings["charts"] == ["cpu", "io"]
     assert (monitor.settings["interval"], monitor.settings["history"]) == (0.05, 120.0)
     wait_for_samples()
-    capsys.readouterr()
-    shell.run_line_magic("monitor", "show memory default")
-    assert capsys.readouterr().out == "charts: cpu, gpu, images, wait, memory\n"
+    assert magic("show memory default") == "charts: cpu, gpu, images, wait, memory\n"
     assert monitor.store.page_schema.charts == ("cpu", "gpu", "images", "wait", "memory")
-    shell.run_line_magic("monitor", "show default")
-    shell.run_line_magic("monitor", "start --interval 0.1 --history 600")
+    magic("show default")
+    magic("start --interval 0.1 --history 600")
 
 
-def test_the_status_tells_the_cost_and_the_recording(
-    shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shell.run_line_magic("monitor", "start --interval 0.05 --no-record")
+def test_the_status_tells_the_cost_and_the_recording(magic: Magic) -> None:
+    magic("start --interval 0.05 --no-record")
     wait_for_samples()
-    capsys.readouterr()
-    shell.run_line_magic("monitor", "status")
-    status = capsys.readouterr().out
+    status = magic("status")
     assert "not recording: Recording is off." in status
     cost = re.search(r"^cost: sampler [0-9.]+ % of a core, in the kernel [0-9.]+ %$", status, re.MULTILINE)
     assert cost is not None, status
     assert set(monitor.cost()["threads"]) >= {"kernel-monitor-sampler"}
-    shell.run_line_magic("monitor", "record on")
-    assert f"recording to {monitor.recording['path']}" in capsys.readouterr().out
-    shell.run_line_magic("monitor", "start --interval 0.1")
+    said = magic("record on")
+    assert f"recording to {monitor.recording['path']}" in said
+    magic("start --interval 0.1")
 
 
-def test_a_recorded_session_is_shown_as_text_without_a_page(
-    shell: InteractiveShell, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    shell.run_line_magic("monitor", "start --interval 0.05")
+def test_a_recorded_session_is_shown_as_text_without_a_page(magic: Magic, tmp_path: Path) -> None:
+    magic("start --interval 0.05")
     monitor.configure(record=tmp_path)
     wait_for_samples()
     path = monitor.recording["path"]
-    shell.run_line_magic("monitor", "stop")
-    capsys.readouterr()
-    shell.run_line_magic("monitor", f"open {path}")
-    text = capsys.readouterr().out
+    magic("stop")
+    text = magic(f"open {path}")
     assert text.startswith("Recorded session of ")
     assert text.endswith(f"ended: {path}\n")
-    shell.run_line_magic("monitor", "sessions")
+    magic("sessions")
 
 
-def test_the_workers_of_a_live_loader_are_known(tmp_path: Path) -> None:
-    import psutil
-    from PIL import Image
-    from torch.utils.data import DataLoader
-    from torchvision import transforms
-    from torchvision.datasets import ImageFolder
-
-    from kernel_monitor import switchable
-
-    (tmp_path / "a").mkdir()
-    for index in range(8):
-        Image.new("RGB", (40, 30), (index * 30, 90, 120)).save(tmp_path / "a" / f"{index}.jpg")
-    transform = transforms.Compose([transforms.RandomResizedCrop(16), transforms.ToTensor()])
-    loader = switchable(DataLoader(ImageFolder(str(tmp_path), transform), batch_size=2, num_workers=2))
+def test_the_workers_of_a_live_loader_are_known(images: ImageFolder) -> None:
+    loader = switchable(DataLoader(images, batch_size=2, num_workers=2))
     assert loader.worker_pids == []
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     iterator = iter(loader)

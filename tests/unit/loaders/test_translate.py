@@ -52,26 +52,24 @@ def test_the_usual_chains_of_both_versions_give_the_same_program(chain: Any) -> 
     )
     assert program.size == (8, 8)
     assert program.floating
-    assert program.factor == pytest.approx([2 / 255] * 3)
-    assert program.offset == pytest.approx([-1] * 3)
+    assert (program.factor, program.offset) == pytest.approx(([2 / 255] * 3, [-1] * 3))
     assert program.rest is None
     assert program.reason is None
     assert program.mirrors == program.steps[2:]
     assert scaling(list(flatten(chain))) == pytest.approx([2 / 255] * 3)
 
 
-def test_evaluation_chain_and_bytes() -> None:
+def test_evaluation_chains_presets_and_no_transform_at_all() -> None:
     program = translate(v2.Compose([v2.Resize(256, max_size=300), v2.CenterCrop((8, 9)), v2.PILToTensor()]))
     assert program.steps == (Scale(0, (256,), 300), CropCenter(1, (8, 9)))
     assert program.size == (8, 9)
     assert not program.floating
-
-
-def test_the_preset_of_a_model_s_weights() -> None:
     program = translate(ImageClassification(crop_size=8, resize_size=9, mean=(0.5,) * 3, std=(0.5,) * 3))
     assert program.steps == (Scale(0, (9,)), CropCenter(0, (8, 8)))
     assert program.factor == pytest.approx([2 / 255] * 3)
     assert program.rest is None
+    program = translate(None)
+    assert (program.steps, program.rest, program.rest_kind) == ((), 0, "pil")
 
 
 def test_a_crop_inside_the_image_is_left_to_the_decoder_and_a_padded_one_is_not() -> None:
@@ -163,11 +161,6 @@ def test_what_dali_cannot_do_is_left_to_torchvision_and_named(
     assert not program.floating
     assert not program.tail
     assert all(step.operation < rest for step in program.steps)
-
-
-def test_no_transform_at_all_gives_the_image() -> None:
-    program = translate(None)
-    assert (program.steps, program.rest, program.rest_kind) == ((), 0, "pil")
 
 
 @pytest.mark.parametrize(

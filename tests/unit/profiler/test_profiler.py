@@ -17,6 +17,7 @@ from kernel_monitor.errors import MonitorError
 from kernel_monitor.profiler.operators import LONGEST_NAME, MOST, keep, new_trace, prune, tables
 from kernel_monitor.profiler.plugin import pairs, text
 from kernel_monitor.runtime import Monitor
+from tests.unit.checks import loaded_by, not_none
 
 
 def call(name: str, start: float, took: float, thread: int = 1, kind: str = "cpu_op") -> dict[str, Any]:
@@ -51,7 +52,7 @@ def test_an_operator_s_own_time_is_without_what_it_called() -> None:
     assert sum(row["share"] for row in found["cpu"]) == pytest.approx(1.0)
 
 
-def test_kernels_are_added_up_by_name() -> None:
+def test_times_and_counts_are_added_up_by_name() -> None:
     found = tables(TRACE)
     assert found["gpu"] == [
         {"name": "gemm", "share": 0.8, "ms": 4.0, "launches": 2},
@@ -59,25 +60,18 @@ def test_kernels_are_added_up_by_name() -> None:
     ]
     assert tables([])["gpu"] == []
     assert tables([])["cpu_ms"] == 0
+    found = tables([call("outer", 0, 100), call("inner", 90, 20)])
+    assert {row["name"]: row["self_ms"] for row in found["cpu"]} == {"outer": 0.09, "inner": 0.02}
+    (row,) = tables([call("aten::sum", 0, 100), call("aten::sum", 10, 80), call("aten::sum", 200, 50)])["cpu"]
+    assert (row["self_ms"], row["count"]) == (0.15, 2)
 
 
 def test_only_the_first_rows_and_no_endless_names() -> None:
     found = tables([call(f"op{k}", 100 * k, k + 1) for k in range(30)] + [call("x" * 5000, 9000, 500)], top=10)
-    assert len(found["cpu"]) == 10
-    assert len(found["cpu"][0]["name"]) == LONGEST_NAME
+    assert (len(found["cpu"]), len(found["cpu"][0]["name"])) == (10, LONGEST_NAME)
     assert found["cpu"][1]["name"] == "op29"
     whole = sum(range(1, 31)) + 500
     assert found["cpu"][1]["share"] == pytest.approx(30 / whole)  # of everything, not of what is shown
-
-
-def test_an_event_that_seems_to_outlast_the_one_it_is_in_costs_that_no_more_than_its_rest() -> None:
-    found = tables([call("outer", 0, 100), call("inner", 90, 20)])
-    assert {row["name"]: row["self_ms"] for row in found["cpu"]} == {"outer": 0.09, "inner": 0.02}
-
-
-def test_an_operator_that_calls_another_form_of_itself_was_called_once() -> None:
-    (row,) = tables([call("aten::sum", 0, 100), call("aten::sum", 10, 80), call("aten::sum", 200, 50)])["cpu"]
-    assert (row["self_ms"], row["count"]) == (0.15, 2)
 
 
 def test_a_kept_trace_is_the_owner_s_and_names_no_machine(tmp_path: Path) -> None:
@@ -113,9 +107,7 @@ def test_the_process_reads_a_trace(tmp_path: Path) -> None:
 
 
 def test_reading_a_trace_imports_neither_torch_nor_numpy() -> None:
-    code = "import kernel_monitor.profiler.operators, sys; print(sorted({'torch', 'numpy'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.stdout == "[]\n", done.stderr
+    assert loaded_by("import kernel_monitor.profiler.operators", "torch", "numpy") == []
 
 
 def test_traces_go_with_their_recordings(tmp_path: Path) -> None:
@@ -182,8 +174,7 @@ def test_without_a_loop_it_says_so() -> None:
     try:
         with pytest.raises(MonitorError, match=r"No step ended within 0\.3 s: start the loop"):
             monitor.profile(patience=0.3)
-        state = monitor.profiling
-        assert state is not None
+        state = not_none(monitor.profiling)
         assert (state["state"], state["done"], state["total"], state["result"]) == ("failed", 0, 10, None)
     finally:
         monitor.stop()

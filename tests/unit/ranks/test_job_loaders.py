@@ -13,6 +13,7 @@ from kernel_monitor.errors import BackendUnavailable, MonitorError
 from kernel_monitor.rank import Rank
 from kernel_monitor.ranks.job_loaders import KEPT, KEPT_TOLD, MOST_COUNTED, JobLoaders
 from kernel_monitor.ranks.rank_frames import Chunk, Frame, Identity, packed, unpacked
+from tests.unit.checks import not_none
 
 LOADER = "job-1/train"
 
@@ -23,25 +24,11 @@ def engine(name: str, reason: str | None = None) -> dict[str, Any]:
 
 def state(**changes: Any) -> dict[str, Any]:
     return {
-        "id": "loader-7",
-        "name": "train",
-        "backend": "torchvision",
-        "wanted": None,
-        "status": "torchvision",
-        "backends": [engine("torchvision"), engine("dali-cpu")],
-        "knobs": {"workers": 2, "prefetch": 2, "threads": 1},
-        "epoch": 0,
-        "batch": 3,
-        "batches": 5,
-        "samples": 12,
-        "planned": 20,
-        "lost": 0,
-        "doubled": 0,
-        "skipped": 0,
-        "replaced": 0,
-        "decoded": {"torchvision": 12},
-        **changes,
-    }
+        "id": "loader-7", "name": "train", "backend": "torchvision", "wanted": None, "status": "torchvision",
+        "backends": [engine("torchvision"), engine("dali-cpu")], "knobs": {"workers": 2, "prefetch": 2, "threads": 1},
+        "epoch": 0, "batch": 3, "batches": 5, "samples": 12, "planned": 20, "lost": 0, "doubled": 0, "skipped": 0,
+        "replaced": 0, "decoded": {"torchvision": 12}, **changes,
+    }  # fmt: skip
 
 
 class Job:
@@ -280,8 +267,7 @@ def test_what_is_kept_of_loaders_is_bounded_and_freed() -> None:
         for rank in (0, 1):
             job.hear(rank, chunks=[piece(0, [rank], planned=1, finished=True, epoch=number, length=2)])
         job.loaders.finished(job.ranks)
-    assert len(job.loaders._told) == KEPT_TOLD
-    assert len(job.loaders._coverage[1, "train"]) == KEPT
+    assert (len(job.loaders._told), len(job.loaders._coverage[1, "train"])) == (KEPT_TOLD, KEPT)
     job.loaders.prune([])
     assert (job.loaders._coverage, job.loaders._whole, job.loaders._processes) == ({}, {}, {})
 
@@ -295,8 +281,7 @@ def test_counts_take_bounded_memory_and_beyond_it_nothing_is_claimed() -> None:
     epochs = job.loaders._coverage[1, "train"]
     assert sum(coverage.size for coverage in epochs.values()) <= MOST_COUNTED
     assert list(epochs) == [1, 2, 3]
-    newest = epochs[3].covered()
-    assert newest is not None
+    newest = not_none(epochs[3].covered())
     assert newest.once == 2
     for rank in (0, 1):
         job.hear(rank, chunks=[piece(0, [rank], planned=1, epoch=9, length=MOST_COUNTED + 1)])

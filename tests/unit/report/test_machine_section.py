@@ -20,6 +20,7 @@ from kernel_monitor.report.sections import Subject
 from kernel_monitor.store import Snapshot
 from kernel_monitor.store.charts import CHART_IDS, DEFAULT_CHARTS, ONCE_CHARTS, chart_series
 from tests.browser.scenes import GB, machine, run
+from tests.unit.checks import contains
 from tests.unit.pages import Page
 from tests.unit.report.test_page import HOSTILE
 from tests.unit.reports import nothing
@@ -100,9 +101,7 @@ def test_processes_are_listed_by_role_and_the_monitors_own_cost_is_said(limited:
 def test_every_metric_of_a_gpu_is_in_its_table(limited: Snapshot) -> None:
     found = with_values(limited, gpu__0__jpeg=np.where(limited.time < 45.0, 10.0, 30.0), gpu__0__memory_used=12.3e9)
     text = Page(part(found, "gpus")).text
-    assert "p50 p95 most" in text
-    assert "JPEG engine 10 % 30 % 30 %" in text
-    assert "memory in use 12.3 GB 12.3 GB 12.3 GB" in text
+    contains(text, "p50 p95 most", "JPEG engine 10 % 30 % 30 %", "memory in use 12.3 GB 12.3 GB 12.3 GB")
     rows = part(found, "gpus").count("<tr>") - 1
     assert rows == sum(name.startswith("gpu/0/") for name in found.schema.names)
 
@@ -259,8 +258,7 @@ def test_bins_are_means_of_the_present_values_and_gaps_stay_gaps(limited: Snapsh
     values[0, column] = np.nan
     found, width = binned(cut, 4)
     assert width == 2.0
-    assert found.schema.interval == 2.0
-    assert found.time[0] == 1.0
+    assert (found.schema.interval, found.time[0]) == (2.0, 1.0)
     assert set(np.diff(found.time).tolist()) == {2.0, 8.0}
     assert found.values[0, column] == pytest.approx(values[1:4, column].mean(), rel=1e-5)
     assert found.values[1, column] == pytest.approx(values[4:8, column].mean(), rel=1e-5)

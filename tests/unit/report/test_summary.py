@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC
 from io import BytesIO
@@ -21,13 +22,12 @@ from kernel_monitor.report.findings import by_state, rules
 from kernel_monitor.report.page import FIRST, render
 from kernel_monitor.report.sections import Subject
 from kernel_monitor.report.summary import IN_ANSWERS, Answer, Line, palette, picture, summary
-from kernel_monitor.store import LoaderInfo, Snapshot
-from tests.unit.analysis.test_compare_segments import session, state
+from kernel_monitor.store import Snapshot
+from tests.unit.analysis.test_compare_segments import session
+from tests.unit.checks import contains, not_none
 from tests.unit.pages import Page
 from tests.unit.reports import ABSTAINED, QUIET, analysis, fired, nothing
 from tests.unit.sessions import Run, build, switch
-
-HOSTILE = "</script><b onmouseover='y'>x</b>"
 
 
 def subject_of(snapshot: Snapshot) -> Subject:
@@ -44,22 +44,18 @@ def words(snapshot: Snapshot) -> str:
     return Page(html[begin : html.index("</section>", begin)]).text
 
 
-def several(
-    *, val: tuple[Run, ...] = (), third: tuple[Run, ...] = (), more: tuple[dict[str, object], ...] = ()
-) -> Snapshot:
+def several(runs: Sequence[Run], *more: dict[str, object]) -> Snapshot:
     """A training that switches at 30.5 s, with other loaders beside it."""
-    runs = [Run(0, 30, step=0.09, wait=0.036), Run(31, 60, step=0.06, wait=0.006), *val, *third]
-    events = [switch(30.5, "torchvision", "dali-cpu"), *more]
+    training = [Run(0, 30, step=0.09, wait=0.036), Run(31, 60, step=0.06, wait=0.006)]
     names = {"loader-1": "train", "loader-2": "val", "loader-3": "third"}
-    used = {run.loader for run in runs}
-    return build(60, runs=runs, loaders={key: name for key, name in names.items() if key in used}, events=events)
+    events = [switch(30.5, "torchvision", "dali-cpu"), *more]
+    return build(60, runs=[*training, *runs], loaders=names, events=events)
 
 
 def test_the_three_answers_have_the_figures_of_the_comparison() -> None:
     snapshot = session(gpus=1)
     subject = subject_of(snapshot)
-    change = subject.analysis.headline
-    assert change is not None
+    change = not_none(subject.analysis.headline)
     before, after = subject.pair
     found = answers(snapshot)
     held, changed, brought = (
@@ -84,20 +80,14 @@ def test_the_three_answers_have_the_figures_of_the_comparison() -> None:
 
 def test_other_loaders_have_a_line_each_and_little_of_them_is_quiet() -> None:
     val = (Run(2, 12, step=0.05, loader="loader-2"), Run(40, 43, step=0.05, loader="loader-2"))
-    snapshot = several(
-        val=val,
-        third=(Run(0, 25, step=0.1, loader="loader-3"), Run(25.2, 26.4, step=0.1, loader="loader-3")),
-        more=(switch(25.1, "torchvision", "dali-cpu", loader="loader-3"),),
-    )
+    third = (Run(0, 25, step=0.1, loader="loader-3"), Run(25.2, 26.4, step=0.1, loader="loader-3"))
+    snapshot = several([*val, *third], switch(25.1, "torchvision", "dali-cpu", loader="loader-3"))
     context = summary(subject_of(snapshot))
     assert context["answers"][1].text == "train: torchvision → dali-cpu"
-    lines = {line.name: line for line in context["others"]}
-    assert set(lines) == {"val", "third"}
-    assert lines["val"].quiet
+    lines: dict[str, Line] = {line.name: line for line in context["others"]}
+    assert {name: line.quiet for name, line in lines.items()} == {"val": True, "third": True}
     assert "torchvision, not switched: 640 images/s, 40 % of each step waiting for data" in lines["val"].text
-    assert lines["third"].quiet
     assert "torchvision → dali-cpu; too little was measured after the switch to compare" in lines["third"].text
-    assert isinstance(lines["val"], Line)
 
 
 def test_without_a_switch_it_says_what_to_do_next() -> None:
@@ -109,32 +99,19 @@ def test_without_a_switch_it_says_what_to_do_next() -> None:
     assert "<svg width" not in render(snapshot).split('id="charts-part"')[0].split('id="verdict"')[0]
 
 
-def test_without_a_loader_one_sentence_says_what_the_machine_did() -> None:
+def test_what_cannot_be_said_of_the_training_is_said() -> None:
     snapshot = replace(build(20, gpus=1, busy=25.0, gpu=60.0), loaders=[])
     bare = replace(snapshot, schema=replace(snapshot.schema, loaders=()))
     assert "What the machine did The CPU cores were 25 % busy on average, the GPUs 60 % busy on average" in words(bare)
     assert "no loader was watched" in words(bare)
     told = render(session(switch=False), nothing("No step ended in this session."))
     assert "no batch was delivered" in Page(told).text
-
-
-def test_too_little_after_the_switch_is_said() -> None:
     assert "What it brought Not known: too little was measured after the switch to compare" in words(session(after=0.5))
 
 
-def test_hostile_names_of_loaders_and_engines_are_text() -> None:
-    snapshot = session()
-    schema = replace(snapshot.schema, loaders=(LoaderInfo("loader-1", HOSTILE),))
-    events = [{**event, "target": HOSTILE} if "target" in event else event for event in snapshot.events]
-    page = Page(render(replace(snapshot, schema=schema, loaders=[state(name=HOSTILE)], events=events)))
-    assert not [tag for tag, found in page.elements if "onmouseover" in found]
-    assert f"{HOSTILE}: torchvision → {HOSTILE}" in page.text
-
-
-def test_the_picture_has_a_row_for_each_core_and_gpu_and_a_column_for_each_sample() -> None:
+def test_the_picture_has_rows_columns_and_the_colours_of_the_heatmaps() -> None:
     snapshot = build(60, 0.5, cpus=3, gpus=1, busy=lambda time: np.where(time <= 30, 100.0, 0.0), gap=(40.1, 42.1))
-    found = picture(snapshot, 30.0)
-    assert found is not None
+    found = not_none(picture(snapshot, 30.0))
     assert (found["before"], found["after"], found["line"]) == (15, 15, pytest.approx(50.0, abs=2.0))
     core, gpu = found["parts"]
     assert (core["name"], gpu["name"]) == ("3 CPU cores", "1 GPU")
@@ -145,11 +122,14 @@ def test_the_picture_has_a_row_for_each_core_and_gpu_and_a_column_for_each_sampl
     assert colors == [(0xFD, 0xE7, 0x24, 255), (0x44, 0x01, 0x54, 255)]
     assert 2 <= int((np.asarray(image)[0, :, 3] == 0).sum()) <= 4
     assert picture(snapshot, 100.0) is None
+    own = palette().astype(int)
+    for place, color in enumerate(own):
+        theirs = Viridis256[round(place / (len(own) - 1) * 255)]
+        assert np.abs(color - [int(theirs[k : k + 2], 16) for k in (1, 3, 5)]).max() <= 6
 
 
 def test_many_cores_are_drawn_as_means_of_neighbours() -> None:
-    found = picture(build(40, 1.0, cpus=256), 20.0)
-    assert found is not None
+    found = not_none(picture(build(40, 1.0, cpus=256), 20.0))
     assert found["parts"][0]["name"] == "256 CPU cores, means of 16"
     assert len(found["parts"][0]["image"]) < 10_000
 
@@ -157,12 +137,8 @@ def test_many_cores_are_drawn_as_means_of_neighbours() -> None:
 def test_the_picture_ends_at_other_switches_of_the_loader() -> None:
     events = [switch(30.0, "torchvision", "dali-cpu"), switch(34.0, "dali-cpu", "torchvision")]
     snapshot = build(60, 0.5, runs=[Run(0, 60, step=0.1)], events=events)
-    found = picture(snapshot, 30.0, "loader-1")
-    other = picture(snapshot, 30.0, "loader-2")
-    assert found is not None
-    assert other is not None
-    assert (found["before"], found["after"]) == (15, 4)
-    assert (other["before"], other["after"]) == (15, 15)
+    one, other = (not_none(picture(snapshot, 30.0, loader)) for loader in ("loader-1", "loader-2"))
+    assert (one["before"], one["after"], other["before"], other["after"]) == (15, 4, 15, 15)
 
 
 def test_a_recording_whose_first_screen_cannot_be_made_still_has_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,13 +151,6 @@ def test_a_recording_whose_first_screen_cannot_be_made_still_has_a_report(monkey
     assert "no such segment" in Page(render(recorded)).text
     with pytest.raises(ValueError, match="no such segment"):
         render(snapshot)
-
-
-def test_the_picture_has_the_colours_of_the_heatmaps() -> None:
-    own = palette().astype(int)
-    for place, color in enumerate(own):
-        theirs = Viridis256[round(place / (len(own) - 1) * 255)]
-        assert np.abs(color - [int(theirs[k : k + 2], 16) for k in (1, 3, 5)]).max() <= 6
 
 
 @pytest.mark.parametrize("gpus", [0, 1])
@@ -205,12 +174,10 @@ def test_the_counts_of_rules_are_those_of_the_lists(gpus: int, switched: bool) -
 def test_a_rule_that_looked_in_one_segment_and_could_not_in_another_is_counted_once_as_looked() -> None:
     lacking = replace(QUIET, state="abstained", segment="train/1", missing=("a GPU",))
     told = analysis(findings=(QUIET, lacking, fired(), replace(fired(), state="quiet", segment="train/2"), ABSTAINED))
-    context = rules(Subject(session(), told, UTC))
-    assert context is not None
+    context = not_none(rules(Subject(session(), told, UTC)))
     assert context["note"] == "Of 3 rules 1 fired; 1 found nothing; 1 lacked a signal."
     said = Page(render(session(), told)).text
-    assert "Lacked a signal (1)" in said
-    assert "train/1: a GPU" in said
+    contains(said, "Lacked a signal (1)", "train/1: a GPU")
 
 
 @pytest.mark.parametrize("kind", ["input-bound", "copy-bound", "compute-bound", "residual-heavy"])

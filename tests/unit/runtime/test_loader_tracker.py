@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import itertools
 import math
-import weakref
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -39,9 +38,7 @@ class Loop:
         )
 
 
-@pytest.fixture(autouse=True)
-def _no_other_sources(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watched_loader, "_live", weakref.WeakValueDictionary())
+pytestmark = pytest.mark.usefixtures("no_other_sources")
 
 
 def following(time: Callable[[float], float | None] = lambda stamp: stamp - ZERO) -> tuple[LoaderTracker, Store]:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import gc
 import json
-import time
-import weakref
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from kernel_monitor import node_sources
 from kernel_monitor.node_sources import Node, NodeTable, node_series, register
 from kernel_monitor.record.reader import open_session
 from kernel_monitor.runtime import Monitor
@@ -27,15 +24,8 @@ from kernel_monitor.runtime.node_tracker import (
 )
 from kernel_monitor.sample.node_sampler import NodeSampler
 from kernel_monitor.store import Store
-
-HELLO: dict[str, Any] = {
-    "interval": 0.1,
-    "series": [{"name": "cpu/0/busy", "unit": "%"}],
-    "cpus": [0],
-    "gpus": [],
-    "gpu_reason": None,
-    "host": {},
-}
+from tests.unit.checks import contains, not_none, wait_for
+from tests.unit.sessions import hello
 
 
 class Source:
@@ -64,7 +54,7 @@ class Following:
         self.now = 0.0
         self.said: list[str] = []
         self.store = Store()
-        self.store.set_host(HELLO)
+        self.store.set_host(hello("cpu/0/busy"))
         self.tracker = NodeTracker(self.store, self.said.append, clock=lambda: self.now)
 
     def refresh(self) -> tuple[Node, ...]:
@@ -81,11 +71,7 @@ class Following:
 
 
 @pytest.fixture
-def following(monkeypatch: pytest.MonkeyPatch) -> Following:
-    monkeypatch.setattr(node_sources, "_ids", {})
-    monkeypatch.setattr(node_sources, "_pseudonyms", {})
-    # A test's exceptions hold the frames in which they were raised, and these their source.
-    monkeypatch.setattr(node_sources, "_live", weakref.WeakValueDictionary())
+def following(no_nodes: None) -> Following:
     return Following()
 
 
@@ -200,8 +186,7 @@ def test_two_loaders_on_one_machine_make_one_node(following: Following) -> None:
 
 
 @pytest.mark.parametrize(
-    "values",
-    [RuntimeError("no link to rack-a"), {"node/n/memory": "much"}, {"node/n/memory": 10**400}, [1, 2], None],
+    "values", [RuntimeError("no link to rack-a"), {"node/n/memory": "much"}, {"node/n/memory": 10**400}, [1, 2], None]
 )
 def test_a_source_whose_values_fail_is_shown_with_the_cause_and_harms_nothing(
     following: Following, values: object
@@ -249,38 +234,26 @@ def test_names_are_made_safe_and_more_cores_than_fit_are_left_out(following: Fol
     assert following.row() == {"node/m/batches": 2.0}
 
 
-def test_a_real_session_shows_and_records_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(node_sources, "_ids", {})
-    monkeypatch.setattr(node_sources, "_pseudonyms", {})
-    monkeypatch.setattr(node_sources, "_live", weakref.WeakValueDictionary())
+def test_a_real_session_shows_and_records_them(no_nodes: None, tmp_path: Path) -> None:
     monitor, table, sampler = Monitor(), NodeTable(), NodeSampler()
     monitor.start(interval=0.05, record=tmp_path)
     try:
         node = table.add("0123abcd", "rack-a", sampler.cores)
-        path = monitor.recording["path"]
-        assert path is not None
+        path = not_none(monitor.recording["path"])
 
         def rows() -> int:
             table.update(node, sampler.read())
             table.delivered(node)
             monitor.live_session.add_event("mark", 0.5, label="rack-a joined")
-            name = f"node/{node}/memory"
             found = monitor.store.rows()
-            return (
-                0
-                if name not in found.schema.columns
-                else int(np.isfinite(found.values[:, found.schema.columns[name]]).sum())
-            )
+            column = found.schema.columns.get(f"node/{node}/memory")
+            return 0 if column is None else int(np.isfinite(found.values[:, column]).sum())
 
-        until = time.monotonic() + 30
-        while rows() < 20:
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        wait_for(lambda: rows() >= 20, every=0.05)
         assert "nodes" in monitor.settings["charts"]
         assert "machine rack-a: " in monitor.status()
         page = monitor.export(tmp_path / "report.html").read_text("utf-8")
-        assert f"node/{node}/memory" in page
-        assert "node-1 joined" in page
+        contains(page, f"node/{node}/memory", "node-1 joined")
         assert "rack-a" not in page
     finally:
         monitor.stop()

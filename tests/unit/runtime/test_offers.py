@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from kernel_monitor.analysis.live_verdict import live_verdict
 from kernel_monitor.analysis.results import faster
 from kernel_monitor.protocol.analysis_states import OfferState
 from kernel_monitor.runtime.current_verdict import BOUND_S, OVER_S, PERIOD_S, Offers
 from kernel_monitor.steps.measured_step import NO_GRADIENTS, ON_DEVICE
 from kernel_monitor.store import Snapshot
-from tests.unit.analysis.test_advice import LOADING, diagnosed
-from tests.unit.sessions import Run, build, calibrated, rows_of, state, switch
+from tests.unit.analysis.test_advice import LOADING
+from tests.unit.checks import not_none
+from tests.unit.sessions import Run, build, calibrated, diagnosed, live, state, switch
 
 READY = [
     {"name": name, "available": True, "reason": None, "confirm": confirm, "note": None}
@@ -35,19 +35,15 @@ def starved(*events: dict[str, Any], **more: Any) -> Snapshot:
 
 
 def told(snapshot: Snapshot, loader: str | None = None) -> dict[str, Any]:
-    found = live_verdict(rows_of(snapshot), snapshot.steps, snapshot.events, snapshot.loaders, loader=loader)
-    assert found is not None
-    return found
+    return not_none(live(snapshot, loader=loader))
 
 
 def offered(snapshot: Snapshot, loader: str | None = None) -> dict[str, Any] | None:
-    found: dict[str, Any] | None = told(snapshot, loader)["offer"]
-    return found
+    return cast("dict[str, Any] | None", told(snapshot, loader)["offer"])
 
 
 def test_what_is_predicted_to_be_faster_is_offered_with_the_prediction() -> None:
-    one = offered(starved())
-    assert one is not None
+    one = not_none(offered(starved()))
     assert one["engine"] == "dali-cpu"
     assert 0.2 < one["gain"]["low"] < one["gain"]["high"] < 0.7
     words = faster(one["gain"]["low"], one["gain"]["high"])
@@ -56,45 +52,53 @@ def test_what_is_predicted_to_be_faster_is_offered_with_the_prediction() -> None
 
 
 def test_what_was_measured_goes_before_it() -> None:
-    rates = {"torchvision": (320.0, 0.02), "dali-cpu": (500.0, 0.02)}
-    one = offered(starved(diagnosed(rates, "torchvision", 5.0, 20.0)))
-    assert one is not None
+    one = not_none(offered(starved(diagnosed({"torchvision": 320.0, "dali-cpu": 500.0}))))
     assert one["advice"] == "dali-cpu is ready: Diagnose measured it 1.56 × faster than torchvision."
     events = (switch(12.0, "torchvision", "dali-cpu"), switch(24.0, "dali-cpu", "torchvision"))
     runs = [Run(0, 12, 0.1, 0.08), Run(12, 24, 0.06, 0.04), Run(24, 40, 0.1, 0.08)]
-    one = offered(starved(*events, runs=runs))
-    assert one is not None
+    one = not_none(offered(starved(*events, runs=runs)))
     assert one["advice"] == "dali-cpu is ready: it ran 1.67 × faster than torchvision in this loop."
 
 
-@pytest.mark.parametrize("rate", [200.0, 321.0])
-def test_what_was_measured_to_be_no_faster_is_not_offered(rate: float) -> None:
-    rates = {"torchvision": (320.0, 0.02), "dali-cpu": (rate, 0.02)}
-    assert offered(starved(diagnosed(rates, "torchvision", 5.0, 20.0))) is None
-
-
-def test_what_is_predicted_to_be_slower_or_hardly_faster_is_not_offered() -> None:
-    for ratio in (1.8, 0.97):
-        states = [calibrated(ratio * LOADING)]
-        assert offered(starved(states=states)) is None
+@pytest.mark.parametrize(
+    ("events", "state"),
+    [
+        ([diagnosed({"torchvision": 320.0, "dali-cpu": 200.0})], {}),
+        ([diagnosed({"torchvision": 320.0, "dali-cpu": 321.0})], {}),
+        ([], calibrated(1.8 * LOADING)),
+        ([], calibrated(0.97 * LOADING)),
+        ([], {"backends": [{**one, "note": "Lambda runs on the loop's own thread"} for one in READY]}),
+        ([], {"backends": [{**one, "confirm": "Sure?"} for one in READY]}),
+        ([diagnosed({"torchvision": 320.0, "synthetic": 3200.0})], {"backends": [READY[0], READY[3]]}),
+    ],
+    ids=[
+        "measured slower",
+        "measured alike",
+        "predicted slower",
+        "predicted alike",
+        "a note",
+        "asks first",
+        "replayed",
+    ],
+)
+def test_what_is_no_faster_leaves_work_to_others_or_asks_first_is_not_offered(
+    events: list[dict[str, Any]], state: dict[str, Any]
+) -> None:
+    assert offered(starved(*events, states=[state])) is None
 
 
 def test_a_prediction_that_leaves_room_for_a_loss_says_so() -> None:
-    one = offered(starved(states=[calibrated(0.82 * LOADING, error=0.28 * LOADING)]))
-    assert one is not None
+    one = not_none(offered(starved(states=[calibrated(0.82 * LOADING, error=0.28 * LOADING)])))
     assert one["advice"].startswith("dali-cpu is ready: it is expected to run between ")
     assert one["advice"].endswith(" × faster than torchvision. Try it: the way back is one click.")
     assert one["advised"][0]["points"][0]["stance"] == "neutral"
 
 
 def test_without_a_prediction_it_is_offered_in_words_that_say_so() -> None:
-    one = offered(starved(states=[{}]))
-    assert one is not None
+    one = not_none(offered(starved(states=[{}])))
     words = "dali-cpu is ready. It is not measured in this loop yet: try it, the way back is one click."
     assert (one["advice"], one["gain"]) == (words, None)
-    one = offered(starved(states=[{"backends": READY}], **GPU))
-    assert one is not None
-    assert one["engine"] == "dali-gpu"
+    assert not_none(offered(starved(states=[{"backends": READY}], **GPU)))["engine"] == "dali-gpu"
 
 
 def test_an_engine_that_is_being_measured_on_some_files_is_not_offered_before_that_is_done() -> None:
@@ -103,23 +107,8 @@ def test_an_engine_that_is_being_measured_on_some_files_is_not_offered_before_th
         return {"calibration": {"dali-cpu": found}}
 
     assert offered(starved(states=[state("running")])) is None
-    one = offered(starved(states=[state("failed")]))
-    assert one is not None
+    one = not_none(offered(starved(states=[state("failed")])))
     assert "It is not measured in this loop yet" in one["advice"]
-
-
-def test_an_engine_that_leaves_work_to_others_is_not_offered_unmeasured() -> None:
-    backends = [{**one, "note": "Lambda runs on the loop's own thread"} for one in READY]
-    assert offered(starved(states=[{"backends": backends}])) is None
-
-
-def test_replayed_batches_and_what_asks_first_are_never_offered() -> None:
-    backends = [{**one, "confirm": "Sure?"} for one in READY]
-    assert offered(starved(states=[{"backends": backends}])) is None
-    rates = {"torchvision": (320.0, 0.02), "synthetic": (3200.0, 0.02)}
-    only = [one for one in READY if one["name"] in ("torchvision", "synthetic")]
-    states = [{"backends": only}]
-    assert offered(starved(diagnosed(rates, "torchvision", 5.0, 20.0), states=states)) is None
 
 
 @pytest.mark.parametrize("knobs", [{"workers": 2, "prefetch": 2, "threads": 2}, {"workers": 0, "prefetch": 2}])
@@ -133,8 +122,7 @@ def test_a_loop_that_waits_for_its_storage_is_offered_nothing(knobs: dict[str, i
 
 def test_few_workers_that_compute_all_the_while_leave_room_for_an_offer() -> None:
     states = [{"knobs": {"workers": 1, "prefetch": 2, "threads": 1}, "backends": READY}]
-    one = offered(starved(cpus=16, busy=10.0, workers=98.0, states=states, **GPU))
-    assert one is not None
+    one = not_none(offered(starved(cpus=16, busy=10.0, workers=98.0, states=states, **GPU)))
     assert one["engine"] == "dali-gpu"
 
 

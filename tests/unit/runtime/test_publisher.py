@@ -9,32 +9,17 @@ import numpy as np
 
 from kernel_monitor.runtime.publisher import machine_figures as glance
 from kernel_monitor.store import Store
+from tests.unit.sessions import hello
 
-NAMES = [
-    "cpu/0/busy",
-    "cpu/1/busy",
-    "memory/used",
-    "container/memory",
-    "gpu/0/utilisation",
-    "gpu/0/memory_used",
-    "gpu/1/utilisation",
-    "gpu/1/memory_used",
-]
+NAMES = ["cpu/0/busy", "cpu/1/busy", "memory/used", "container/memory"]
+NAMES += [f"gpu/{k}/{part}" for k in (0, 1) for part in ("utilisation", "memory_used")]
 
 
 def store(limits: dict[str, Any] | None = None, gpus: int = 2) -> Store:
     one = Store(20)
     host = {"cpu_model": "a", "logical_cpus": 2, "memory_total": 16e9, "platform": "Linux"}
-    one.set_host(
-        {
-            "interval": 0.1,
-            "series": [{"name": name, "unit": "%"} for name in NAMES],
-            "cpus": [0, 1],
-            "gpus": [{"index": k, "name": "H100", "memory_total": 80_000_000_000} for k in range(gpus)],
-            "gpu_reason": None if gpus else "NVML Shared Library Not Found",
-            "host": host if limits is None else {**host, "limits": limits},
-        }
-    )
+    known = [{"index": k, "name": "H100", "memory_total": 80_000_000_000} for k in range(gpus)]
+    one.set_host(hello(*NAMES, cpus=[0, 1], gpus=known, host=host if limits is None else {**host, "limits": limits}))
     one.set_loaders([{"id": "a", "name": "train"}, {"id": "b", "name": "validation"}])
     return one
 

@@ -53,8 +53,7 @@ def test_steps_are_told_as_they_are_with_what_was_not_measured() -> None:
     phased = Step(2.5, 0, 8, 4, 0.25, 1.0, 0.125, 0.25, 0.5, 0.0625, ON_DEVICE)
     sampler.teller.record("steps", loader="loader-1", rows=[plain, phased], dropped=3)
     (told,) = sampler.of("steps")
-    assert (told["loader"], told["dropped"]) == ("loader-1", 3)
-    assert told["rows"][1] == list(phased)
+    assert (told["loader"], told["dropped"], told["rows"][1]) == ("loader-1", 3, list(phased))
     assert told["rows"][0][:6] == list(plain[:6])
     assert all(one != one for one in told["rows"][0][6:10]), "NaN"
 

@@ -16,16 +16,9 @@ from kernel_monitor.store.charts import CHART_IDS
 
 def test_the_defaults() -> None:
     assert Settings().to_json() == {
-        "interval": 0.1,
-        "history": 600.0,
-        "charts": ["cpu", "gpu", "images", "wait"],
-        "record": True,
-        "record_to": None,
-        "price": None,
-        "node_price": None,
-        "currency": "",
-        "node_names": False,
-    }
+        "interval": 0.1, "history": 600.0, "charts": ["cpu", "gpu", "images", "wait"], "record": True,
+        "record_to": None, "price": None, "node_price": None, "currency": "", "node_names": False,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

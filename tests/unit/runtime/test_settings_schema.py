@@ -21,14 +21,11 @@ def _properties() -> dict[str, Any]:
     return found
 
 
-def test_limits_and_charts_are_the_kernels() -> None:
+def test_limits_charts_and_defaults_are_the_kernels() -> None:
     properties = _properties()
     assert (properties["interval"]["minimum"], properties["interval"]["maximum"]) == INTERVAL_S
     assert (properties["history"]["minimum"], properties["history"]["maximum"]) == HISTORY_S
     assert properties["charts"]["items"]["enum"] == list(CHART_IDS)
-
-
-def test_defaults_are_the_kernels() -> None:
     default = {name: entry["default"] for name, entry in _properties().items()}
     kernel = Settings()
     assert default.pop("statusBar") is True

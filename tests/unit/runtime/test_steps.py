@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +13,11 @@ import pytest
 from kernel_monitor.errors import MonitorError, SessionError
 from kernel_monitor.record.reader import open_session
 from kernel_monitor.runtime import Monitor
-from kernel_monitor.steps import watched_loader
 from kernel_monitor.steps.measured_step import PHASES, Step
 from kernel_monitor.store import Snapshot
+from tests.unit.checks import wait_for
 
-
-@pytest.fixture(autouse=True)
-def _no_other_sources(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watched_loader, "_live", weakref.WeakValueDictionary())
-    monkeypatch.setattr(watched_loader._loops, "by_name", {})
+pytestmark = pytest.mark.usefixtures("no_other_sources")
 
 
 @pytest.fixture
@@ -37,13 +32,6 @@ def monitor(told: list[dict[str, Any]]) -> Iterator[Monitor]:
     yield one
     one.stop()
     one.publisher.connect(None)
-
-
-def wait_for(what: Callable[[], Any], seconds: float = 20.0) -> None:
-    until = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < until
-        time.sleep(0.02)
 
 
 def loop(monitor: Monitor, name: str, steps: int) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from kernel_monitor.sample.frame_builder import Background
 from kernel_monitor.sample.probe import Probe
-from tests.unit.sampler_taken import wait_for
+from tests.unit.checks import wait_for
 
 
 class Steps(Probe):

@@ -65,10 +65,7 @@ def test_a_clock_made_later_is_given_the_sleeps_before_it() -> None:
     clocks.sleep(100.0)
     clocks.work(1.0)
     later = SessionClock(
-        first.zero - first.suspended,
-        first.origin,
-        monotonic=lambda: clocks.now,
-        asleep=lambda: clocks.awake_and_asleep,
+        first.zero - first.suspended, first.origin, monotonic=lambda: clocks.now, asleep=lambda: clocks.awake_and_asleep
     )
     clocks.work(1.0)
     clocks.sleep(50.0)

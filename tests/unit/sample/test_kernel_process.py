@@ -13,17 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from tests.unit.sampler_taken import ROOT, wait_for
-
-
-def gone(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
-
+from tests.unit.checks import wait_for
+from tests.unit.sampler_taken import ROOT, gone
 
 KERNEL = """
 import ctypes, os, signal, sys, time

@@ -22,7 +22,8 @@ from kernel_monitor.sample import pipes as wire
 from kernel_monitor.sample.clock import SessionClock
 from kernel_monitor.sample.loop import Loop, Notices
 from kernel_monitor.sample.pipes import Input, Output
-from tests.unit.sampler_taken import ROOT, running, wait_for
+from tests.unit.checks import not_none, threads, wait_for
+from tests.unit.sampler_taken import Messages, running, sampler
 
 
 @pytest.mark.alone
@@ -43,8 +44,7 @@ def test_the_interval_changes_while_it_runs() -> None:
             phases = [((stamp - zero) / interval) % 1 for stamp in stamps]
             assert statistics.median(phases) == pytest.approx(0.5, abs=0.15)
             assert statistics.median(b - a for a, b in itertools.pairwise(stamps)) == pytest.approx(interval, rel=0.2)
-        assert taken.client.pid == pid
-        assert (taken.client.restarts, taken.exits, taken.notices) == (0, [], [])
+        assert (taken.client.pid, taken.client.restarts, taken.exits, taken.notices) == (pid, 0, [], [])
         assert taken.client.interval == 0.05
     gaps = [
         (b - a, min(first["sample/interval"], second["sample/interval"]))
@@ -59,8 +59,7 @@ def test_a_sampler_that_is_started_again_knows_what_it_was_told() -> None:
         taken.client.send({"do": "interval", "seconds": 0.05})
         taken.client.send({"do": "roles", "workers": [worker]})
         wait_for(lambda: taken.hellos[-1]["interval"] == 0.05)
-        pid = taken.client.pid
-        assert pid is not None
+        pid = not_none(taken.client.pid)
         os.kill(pid, 9)
         wait_for(lambda: taken.client.restarts == 1 and taken.client.pid not in (None, pid))
         taken.more(3)
@@ -85,7 +84,7 @@ def test_the_workers_that_are_named_are_workers() -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (b'{"do": "dance"}', "no such command: 'dance'"),
+        (b'{"do": "dance"}', "the sampler knows no such command: 'dance'"),
         (b'{"command": "interval"}', "KeyError: 'do'"),
         (b'{"do": "interval", "seconds": 0.001}', "between 0.01 and 60"),
         (b'{"do": "interval"}', "KeyError"),
@@ -93,29 +92,19 @@ def test_the_workers_that_are_named_are_workers() -> None:
         (b'{"do": "record", "path": 3}', "TypeError"),
         (b"[]", "TypeError"),
         (b"{", "JSONDecodeError"),
+        (b"nonsense", "the sampler does not understand b'nonsense'"),
         (b"\xff", "UnicodeDecodeError"),
     ],
 )
 def test_what_makes_no_sense_is_told_once_and_harms_nothing(line: bytes, words: str) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-m", "kernel_monitor.sample", "--interval=0.05"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        cwd=ROOT,
-        bufsize=0,
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(line + b"\n")
-        decoder, notices, frames = wire.Decoder(), [], 0
-        while frames < 8:
-            for kind, payload in decoder.feed(os.read(process.stdout.fileno(), 1 << 16)):
-                frames += kind == wire.FRAME
-                notices += [wire.decode_json(payload)] if kind == wire.NOTICE else []
-        process.stdin.close()
+    with sampler("--interval=0.05") as process:
+        messages = Messages(process)
+        messages.stdin.write(line + b"\n")
+        messages.listen(8)
+        messages.stdin.close()
         assert process.wait(5) == 0
-    assert [notice["level"] for notice in notices] == ["warning"]
-    assert words in notices[0]["message"]
+    assert [notice["level"] for notice in messages.notices] == ["warning"]
+    assert words in messages.notices[0]["message"]
 
 
 def test_a_core_that_comes_later_and_one_that_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,24 +117,22 @@ def test_a_core_that_comes_later_and_one_that_goes(tmp_path: Path, monkeypatch: 
         while not stop.wait(0.05):
             machine.tick(0.05)
 
-    mover = threading.Thread(target=run)
     with running(0.1) as taken:
         assert taken.hellos[-1]["cpus"] == [0, 1, 2, 3, 4, 6, 7]
         assert taken.hellos[-1]["host"]["topology"]["sockets"] == [[0, 1, 2, 3], [4, 6, 7]]
         machine.online(5)
         machine.offline(2)
-        mover.start()
-        try:
-            wait_for(lambda: 5 in taken.hellos[-1]["cpus"])
-            wait_for(lambda: not math.isnan(taken.frames[-1][2].get("cpu/5/busy", math.nan)))
-            # Before each change of the series there was a hello, or _frame() would have failed.
-            assert math.isnan(taken.frames[-1][2]["cpu/2/busy"])
-            assert not math.isnan(taken.frames[-1][2]["cpu/3/busy"])
-            assert taken.hellos[-1]["cpus"] == list(range(8))
-            wait_for(lambda: taken.hellos[-1]["host"]["topology"]["sockets"] == [[0, 1, 2, 3], [4, 5, 6, 7]])
-        finally:
-            stop.set()
-            mover.join()
+        with threads(run):
+            try:
+                wait_for(lambda: 5 in taken.hellos[-1]["cpus"])
+                wait_for(lambda: not math.isnan(taken.frames[-1][2].get("cpu/5/busy", math.nan)))
+                # Before each change of the series there was a hello, or frame() would have failed.
+                assert math.isnan(taken.frames[-1][2]["cpu/2/busy"])
+                assert not math.isnan(taken.frames[-1][2]["cpu/3/busy"])
+                assert taken.hellos[-1]["cpus"] == list(range(8))
+                wait_for(lambda: taken.hellos[-1]["host"]["topology"]["sockets"] == [[0, 1, 2, 3], [4, 5, 6, 7]])
+            finally:
+                stop.set()
     assert (taken.exits, taken.notices) == ([], [])
 
 
@@ -221,39 +208,17 @@ def test_the_last_words_are_heard_of_a_kernel_that_closed_the_frames_pipe_first(
 
 
 def test_a_hello_that_finds_the_pipe_full_comes_before_the_frames_it_describes() -> None:
-    with subprocess.Popen(
-        [sys.executable, "-m", "kernel_monitor.sample", "--interval=0.02"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        cwd=ROOT,
-        bufsize=0,
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        fcntl.fcntl(process.stdout.fileno(), fcntl.F_SETPIPE_SZ, 4096)
-        decoder = wire.Decoder()
-        messages: list[tuple[int, bytes]] = []
-        while len(messages) < 5:
-            messages += decoder.feed(os.read(process.stdout.fileno(), 1 << 16))
+    with sampler("--interval=0.02") as process:
+        messages = Messages(process)
+        fcntl.fcntl(messages.stdout.fileno(), fcntl.F_SETPIPE_SZ, 4096)
+        messages.listen(5)
         for interval in (0.03, 0.05, 0.02, 0.04):  # nobody reads meanwhile
-            process.stdin.write(json.dumps({"do": "interval", "seconds": interval}).encode() + b"\n")
+            messages.stdin.write(json.dumps({"do": "interval", "seconds": interval}).encode() + b"\n")
             time.sleep(0.3)
-        interval, at_last = 0.02, 0
-        names: list[str] = []
-        until = time.monotonic() + 10
-        while at_last < 5:
-            assert time.monotonic() < until
-            messages += decoder.feed(os.read(process.stdout.fileno(), 1 << 16))
-            while messages:
-                kind, payload = messages.pop(0)
-                if kind == wire.HELLO:
-                    hello = wire.decode_json(payload)
-                    interval, names = hello["interval"], [series["name"] for series in hello["series"]]
-                elif kind == wire.FRAME:
-                    values = dict(zip(names, wire.decode_frame(payload).values, strict=True))
-                    assert values["sample/interval"] == pytest.approx(interval)
-                    at_last += interval == 0.04
-        process.kill()
+        while sum(hello["interval"] == 0.04 for hello in messages.described) < 5:
+            messages.read()
+    for hello, values in zip(messages.described, messages.values, strict=True):
+        assert values["sample/interval"] == pytest.approx(hello["interval"])
 
 
 class _Frames:

@@ -4,57 +4,31 @@ from __future__ import annotations
 
 import math
 import time
-from array import array
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import pytest
 
 from benchmarks.fakehost import simulation
 from benchmarks.metrics import FRAME, GROUPS, METRICS, matching
-from kernel_monitor.sample.sampler_client import SamplerClient
 from tests.unit.metrics_table import DOCUMENT, text
+from tests.unit.sampler_taken import running
 
-Frame: TypeAlias = "tuple[float, int, array[float]]"
-
-HOST = {
-    *("load", "memory", "disk", "network", "cpu", "cpu-split"),
-    "process",
-}
+HOST = {*("load", "memory", "disk", "network", "cpu", "cpu-split"), "process"}
 """The groups that every Linux has."""
 
 
-@contextmanager
-def sampled(seconds: float, interval: float = 0.1) -> Iterator[tuple[dict[str, Any], list[Frame]]]:
-    """The last hello and the frames of its series, of a sampler that ran for a while."""
-    hellos: list[tuple[int, dict[str, Any]]] = []
-    frames: list[Frame] = []
-    problems: list[object] = []
-    client = SamplerClient(
-        interval,
-        lambda hello: hellos.append((len(frames), hello)),
-        lambda *frame: frames.append(frame),
-        problems.append,
-        problems.append,
-    )
-    client.start()
-    try:
-        until = time.monotonic() + 20
-        while not frames and time.monotonic() < until:
-            time.sleep(0.05)
+def sampled(seconds: float, interval: float = 0.1) -> tuple[dict[str, Any], list[dict[str, float]]]:
+    """The last hello and the values of the frames that have its series, of a sampler that ran for a while."""
+    with running(interval, frames=1) as taken:
         time.sleep(seconds)
-    finally:
-        client.stop()
     # A simulated GPU may be at its power cap; nothing else is to be told.
-    assert [problem for problem in problems if "clocks" not in str(problem)] == []
-    hello = hellos[-1][1]
-    since = next(at for at, one in hellos if one["series"] == hello["series"])
-    yield hello, frames[since:]
+    assert [one for one in (*taken.notices, *taken.exits) if "clocks" not in str(one)] == []
+    names = [series["name"] for series in taken.hellos[-1]["series"]]
+    return taken.hellos[-1], [values for _, _, values in taken.frames if list(values) == names]
 
 
-def check(hello: dict[str, Any], frames: list[Frame], interval: float) -> set[str]:
+def check(hello: dict[str, Any], frames: list[dict[str, float]], interval: float) -> set[str]:
     """Every series is in the table with its unit, and every group keeps its period; returns the groups."""
     names = [series["name"] for series in hello["series"]]
     assert len(set(names)) == len(names)
@@ -66,15 +40,14 @@ def check(hello: dict[str, Any], frames: list[Frame], interval: float) -> set[st
     groups.discard(FRAME)
     aged = {name.split("/")[1] for name in names if name.startswith("sample/") and name.endswith("/age")}
     assert aged == groups
-    last = frames[-1][2]
-    assert last[names.index("sample/interval")] == pytest.approx(interval)
+    last = frames[-1]
+    assert last["sample/interval"] == pytest.approx(interval)
     for group in groups:
         period = max(GROUPS[group], interval)
-        ages = [values[names.index(f"sample/{group}/age")] for _, _, values in frames[len(frames) // 2 :]]
+        ages = [values[f"sample/{group}/age"] for values in frames[len(frames) // 2 :]]
         # Three times the period: this machine is busy with other tests.
         assert 0 <= max(ages) <= 3 * period + 0.2, (group, ages)
-        window = last[names.index(f"sample/{group}/window")]
-        assert math.isfinite(window), group
+        assert math.isfinite(last[f"sample/{group}/window"]), group
         if GROUPS[group] > interval:  # held in between, and no younger than that
             assert max(ages) >= 0.3 * period, (group, ages)
     return groups
@@ -99,8 +72,8 @@ def test_the_document_is_the_one_that_the_table_gives() -> None:
 
 
 def test_every_series_of_this_machine_is_in_the_table() -> None:
-    with sampled(5.5) as (hello, frames):
-        assert check(hello, frames, 0.1) >= HOST
+    hello, frames = sampled(5.5)
+    assert check(hello, frames, 0.1) >= HOST
     reasons = hello["host"]["reasons"]
     names = {series["name"] for series in hello["series"]}
     assert not names & set(reasons)
@@ -112,11 +85,10 @@ def test_every_series_of_this_machine_is_in_the_table() -> None:
 
 
 def test_frames_that_are_rarer_than_a_period_hold_readings_of_their_own_interval() -> None:
-    with sampled(5.5, interval=1.6) as (hello, frames):
-        names = [series["name"] for series in hello["series"]]
-        for _, _, values in frames[2:]:
-            assert values[names.index("sample/memory/window")] == pytest.approx(1.6, abs=0.5)
-            assert values[names.index("sample/memory/age")] <= 0.4
+    _, frames = sampled(5.5, interval=1.6)
+    for values in frames[2:]:
+        assert values["sample/memory/window"] == pytest.approx(1.6, abs=0.5)
+        assert values["sample/memory/age"] <= 0.4
     assert len(frames) >= 3
 
 
@@ -126,15 +98,14 @@ def test_every_series_of_a_host_of_256_cores_and_8_gpus_is_in_the_table(
     with simulation(tmp_path) as environment:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        with sampled(5.5) as (hello, frames):
-            groups = check(hello, frames, 0.1)
+        hello, frames = sampled(5.5)
+    groups = check(hello, frames, 0.1)
     assert groups >= {*HOST, "frequency", "pressure", "gpu", "gpu-slow", "gpu-bus", "gpm"}
     assert hello["cpus"] == list(range(256))
     assert [len(socket) for socket in hello["host"]["topology"]["sockets"]] == [64] * 4
     assert hello["host"]["logical_cpus"] == 256
     assert len(hello["gpus"]) == 8
-    values = dict(zip([series["name"] for series in hello["series"]], frames[-1][2], strict=True))
     for metric in METRICS:
         if metric.group in ("gpu", "gpu-slow", "gpu-bus", "gpm"):
             name = metric.name.replace("<i>", "7")
-            assert name in values or name.split("/")[-1] in hello["gpus"][7]["reasons"], name
+            assert name in frames[-1] or name.split("/")[-1] in hello["gpus"][7]["reasons"], name

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import sys
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -12,15 +11,14 @@ import pytest
 from kernel_monitor.ranks.identity import device_uuid
 from kernel_monitor.sample.gpu.nvml import index_of
 from kernel_monitor.sample.node_sampler import NodeGpus
+from tests.unit.checks import wait_for
 from tests.unit.nvml_standin import GIB, FakeGpu, nvml, pynvml
 
 
 def read(gpus: NodeGpus, wanted: str) -> dict[str, float]:
     """Its readings once they have this one."""
-    end = time.monotonic() + 5
-    while wanted not in (found := gpus.read()) and time.monotonic() < end:
-        time.sleep(0.02)
-    return found
+    wait_for(lambda: wanted in gpus.read(), 5)
+    return gpus.read()
 
 
 def test_utilisation_clock_and_memory_of_each_gpu() -> None:

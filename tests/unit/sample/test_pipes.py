@@ -6,16 +6,17 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
 from kernel_monitor.sample.pipes import BACKLOG, Outbox
 from kernel_monitor.sample.sampler_client import SamplerClient
-from tests.unit.sampler_taken import ROOT, wait_for
+from tests.unit.checks import threads, wait_for
+from tests.unit.sampler_taken import ROOT
 
 
 def read_lines(pipe: int, wanted: Callable[[list[dict[str, Any]]], bool]) -> list[dict[str, Any]]:
@@ -38,19 +39,17 @@ def outbox() -> Iterator[Outbox]:
     box.close()
 
 
+def put_events(outbox: Outbox, number: int) -> None:
+    for count in range(200):
+        outbox.put({"do": "event", "event": [number, count]})
+
+
 def test_what_is_sent_arrives_in_order_from_any_thread(outbox: Outbox) -> None:
     reader, writer = os.pipe()
     assert outbox.put({"do": "facts", "facts": {}})  # before there is a sampler
     outbox.connect(writer)
-    threads = [
-        threading.Thread(target=lambda n=n: [outbox.put({"do": "event", "event": [n, k]}) for k in range(200)])
-        for n in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    lines = read_lines(reader, lambda lines: len(lines) == 801)
-    for thread in threads:
-        thread.join()
+    with threads(*(partial(put_events, outbox, number) for number in range(4))):
+        lines = read_lines(reader, lambda lines: len(lines) == 801)
     assert lines[0]["do"] == "facts"
     for number in range(4):
         assert [line["event"][1] for line in lines[1:] if line["event"][0] == number] == list(range(200))
@@ -75,8 +74,7 @@ def test_a_sampler_that_does_not_read_loses_the_oldest_values_and_no_event(outbo
     lines = read_lines(reader, lambda lines: lines[-1]["do"] == "goodbye")
     assert [line["number"] for line in lines if line["do"] == "event"] == list(range(0, 200, 10))
     kept = [line["number"] for line in lines if line["do"] == "values"]
-    assert kept == sorted(kept)
-    assert kept[-1] == 199
+    assert (kept, kept[-1]) == (sorted(kept), 199)
     assert len(kept) + outbox.dropped == 200
     assert sum(len(json.dumps(line)) for line in lines) < 2 * BACKLOG
     outbox.connect(None)

@@ -17,10 +17,10 @@ import pytest
 from benchmarks.metrics import GROUPS, METRICS, matching
 from kernel_monitor import os_process as process
 from kernel_monitor.sample import probe as procfs
-from kernel_monitor.sample.host.cpu import host_facts
 from kernel_monitor.sample.host.load import Disk, Load, Memory, Network, Pressure
 from kernel_monitor.sample.host.process_limits import Container, Limits
 from kernel_monitor.sample.probe import Probe, Rates
+from tests.unit.checks import not_none, wait_for
 
 
 def named(probe: Probe, values: Sequence[float]) -> dict[str, float]:
@@ -78,9 +78,6 @@ def test_swapping_is_counted_in_bytes(tmp_path: Path) -> None:
     found = named(probe, probe.read(12.0))
     page = os.sysconf("SC_PAGE_SIZE")
     assert (found["swap/in"], found["swap/out"]) == (1.5 * page, 3 * page)
-
-
-def test_a_kernel_without_swap_says_so(tmp_path: Path) -> None:
     (tmp_path / "meminfo").write_text("MemTotal: 1000 kB\nMemAvailable: 250 kB\n")
     (tmp_path / "vmstat").write_text("pgpgin 9\npgfault 3\n")
     probe = Memory(tmp_path)
@@ -126,7 +123,7 @@ def test_pressure_is_the_share_of_the_window_that_was_lost(tmp_path: Path) -> No
     }
 
 
-def test_pressure_that_the_kernel_lacks_is_absent_and_says_why(tmp_path: Path) -> None:
+def test_pressure_that_the_kernel_lacks_is_absent_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     none = Pressure(tmp_path)
     assert none.series == ()
     assert none.read(0.0) == []
@@ -141,8 +138,6 @@ def test_pressure_that_the_kernel_lacks_is_absent_and_says_why(tmp_path: Path) -
     assert set(only_cpu.reasons) == {"pressure/memory", "pressure/memory_full", "pressure/io", "pressure/io_full"}
     assert "no line" in only_cpu.reasons["pressure/memory_full"]
 
-
-def test_pressure_that_is_switched_off_names_the_switch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def read(path: str) -> bytes:
         raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), path)  # what a kernel with psi=0 answers
 
@@ -235,20 +230,16 @@ def test_rates() -> None:
 
 
 def test_a_process_is_known_by_its_number_and_its_start() -> None:
-    start = process.start_of(os.getpid())
-    assert start is not None
+    start = not_none(process.start_of(os.getpid()))
     assert process.is_alive(os.getpid(), start)
     assert not process.is_alive(os.getpid(), start - 5.0)  # another process had this number
     since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        child_start = process.start_of(child.pid)
+        child_start = not_none(process.start_of(child.pid))
         assert child_start == pytest.approx(since_boot, abs=1.0)
-        assert child_start is not None
         assert process.is_alive(child.pid, child_start)
         child.kill()
-        until = time.monotonic() + 5
-        while process.is_alive(child.pid, child_start) and time.monotonic() < until:
-            time.sleep(0.01)
+        wait_for(lambda: not process.is_alive(child.pid, child_start), 5)
         assert psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE  # not waited for, yet gone
         assert process.start_of(child.pid) is None
     assert process.start_of(child.pid) is None
@@ -258,22 +249,10 @@ def test_a_process_may_have_any_name(tmp_path: Path) -> None:
     link = tmp_path / "a) Z 1 (b"
     link.symlink_to(sys.executable)
     with subprocess.Popen([link, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        until = time.monotonic() + 5
-        while "Z 1" not in Path(f"/proc/{child.pid}/comm").read_text() and time.monotonic() < until:
-            time.sleep(0.01)
-        assert "Z 1" in Path(f"/proc/{child.pid}/comm").read_text()
-        start = process.start_of(child.pid)
-        assert start is not None
+        wait_for(lambda: "Z 1" in Path(f"/proc/{child.pid}/comm").read_text(), 5)
+        start = not_none(process.start_of(child.pid))
         assert start == pytest.approx(time.clock_gettime(time.CLOCK_BOOTTIME), abs=10.0)
         child.kill()
-
-
-def test_the_facts_of_this_machine() -> None:
-    facts = host_facts()
-    assert facts["logical_cpus"] == os.cpu_count()
-    assert facts["memory_total"] == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    assert facts["platform"] == "Linux"
-    assert facts["cpu_model"]
 
 
 def test_systems_without_proc_are_asked_through_psutil(monkeypatch: pytest.MonkeyPatch) -> None:

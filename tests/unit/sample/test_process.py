@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import itertools
-import json
 import math
 import os
 import resource
@@ -12,10 +11,6 @@ import subprocess
 import sys
 import time
 from array import array
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,52 +20,10 @@ from hypothesis import strategies as st
 from benchmarks.metrics import GROUPS
 from kernel_monitor.sample import pipes as wire
 from kernel_monitor.sample.pipes import Output
+from tests.unit.checks import not_none
+from tests.unit.sampler_taken import ROOT, Messages, sampler
 
-ROOT = Path(__file__).resolve().parents[3]
-SAMPLER = [sys.executable, "-m", "kernel_monitor.sample"]
 F_SETPIPE_SZ = 1031
-
-
-@contextmanager
-def sampler(*options: str) -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen(
-        [*SAMPLER, *options],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        bufsize=0,
-        cwd=ROOT,
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-class Messages:
-    """What a sampler has sent so far."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdout is not None
-        self._fd = process.stdout.fileno()
-        self._decoder = wire.Decoder()
-        self.frames: list[wire.Frame] = []
-        self.hellos: list[dict[str, Any]] = []
-        self.notices: list[dict[str, Any]] = []
-
-    def read(self) -> None:
-        """Wait for some more."""
-        data = os.read(self._fd, 1 << 16)
-        assert data, "the sampler ended"
-        for kind, payload in self._decoder.feed(data):
-            if kind == wire.FRAME:
-                self.frames.append(wire.decode_frame(payload))
-            else:
-                (self.hellos if kind == wire.HELLO else self.notices).append(wire.decode_json(payload))
-
-    def values(self) -> dict[str, float]:
-        """The newest frame's values by name."""
-        return dict(zip([one["name"] for one in self.hellos[-1]["series"]], self.frames[-1].values, strict=True))
 
 
 @settings(max_examples=50, deadline=None)
@@ -138,26 +91,16 @@ def test_a_full_pipe_loses_whole_messages_and_none_that_are_to_be_kept() -> None
         os.close(writer)
 
 
-def test_it_ends_when_stdin_ends() -> None:
-    with sampler("--interval=60") as process:
-        assert process.stdin is not None
-        Messages(process).read()
+@pytest.mark.parametrize("end", ["stdin", "stdout"])
+def test_it_ends_when_stdin_ends_or_nobody_reads(end: str) -> None:
+    with sampler("--interval=60" if end == "stdin" else "--interval=0.02") as process:
+        messages = Messages(process)
+        messages.read()
         began = time.monotonic()
-        process.stdin.close()
+        (messages.stdin if end == "stdin" else messages.stdout).close()
         assert process.wait(5) == 0
         assert time.monotonic() - began < 3.0
-        assert process.stderr is not None
-        assert process.stderr.read() == b""
-
-
-def test_it_ends_when_nobody_reads() -> None:
-    with sampler("--interval=0.02") as process:
-        Messages(process).read()
-        assert process.stdout is not None
-        process.stdout.close()
-        assert process.wait(5) == 0
-        assert process.stderr is not None
-        assert process.stderr.read() == b""
+        assert not_none(process.stderr).read() == b""
 
 
 def test_it_ends_when_its_parent_was_another_process_of_that_number() -> None:
@@ -175,26 +118,21 @@ def test_it_ends_when_its_parent_was_another_process_of_that_number() -> None:
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: list[str], words: str) -> None:
-    found = subprocess.run([*SAMPLER, *options], capture_output=True, text=True, cwd=ROOT, stdin=subprocess.DEVNULL)
-    assert found.returncode == 2
-    assert words in found.stderr
-    assert found.stdout == ""
+    with sampler(*options) as process:
+        out, error = process.communicate(b"", 20)
+    assert (process.returncode, out) == (2, b"")
+    assert words in error.decode()
 
 
 def test_a_reader_that_stands_still_loses_frames_and_is_told_how_many() -> None:
     with sampler("--interval=0.01") as process:
         messages = Messages(process)
-        assert process.stdout is not None
-        fcntl.fcntl(process.stdout.fileno(), F_SETPIPE_SZ, 4096)
+        fcntl.fcntl(messages.stdout.fileno(), F_SETPIPE_SZ, 4096)
         messages.read()
         time.sleep(1.5)  # far more than the pipe holds
-        until = time.monotonic() + 10
         while not any(frame.missed > 20 for frame in messages.frames):
-            assert time.monotonic() < until
             messages.read()
-        known = len(messages.frames)
-        while len(messages.frames) < known + 20:
-            messages.read()
+        messages.listen(20)
     frames = messages.frames
     at = max(range(len(frames)), key=lambda i: frames[i].missed)
     # Each frame's deadline by what it says was missed; no frame is early, and of twenty some are in time.
@@ -204,40 +142,27 @@ def test_a_reader_that_stands_still_loses_frames_and_is_told_how_many() -> None:
     assert {len(frame.values) for frame in frames} == {len(messages.hellos[0]["series"])}
 
 
-def test_a_command_that_it_does_not_know_is_answered() -> None:
-    with sampler("--interval=0.02") as process:
-        assert process.stdin is not None
-        process.stdin.write(json.dumps({"do": "dance"}).encode() + b"\n\nnonsense\n")
-        messages = Messages(process)
-        while len(messages.notices) < 2:
-            messages.read()
-        frames = len(messages.frames)
-        while len(messages.frames) < frames + 3:
-            messages.read()
-    assert [notice["level"] for notice in messages.notices] == ["warning", "warning"]
-    unknown, nonsense = (notice["message"] for notice in messages.notices)
-    assert unknown == "the sampler knows no such command: 'dance'"
-    assert nonsense.startswith("the sampler does not understand b'nonsense'")
-
-
 def test_what_cannot_be_measured_is_missing_and_the_rest_goes_on() -> None:
     with sampler("--interval=0.05") as process:
         messages = Messages(process)
-        while len(messages.frames) < 25 or math.isnan(messages.values()["disk/read"]):
-            messages.read()
+
+        def until(missing: bool) -> dict[str, float]:
+            while math.isnan(messages.values[-1]["disk/read"]) != missing:
+                messages.read()
+            return messages.values[-1]
+
+        messages.listen(25)
+        until(missing=False)
         # No file can be opened any more; the cores' is open already.
         limits = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
         resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (0, limits[1]))
         try:
-            while not math.isnan(messages.values()["disk/read"]):
-                messages.read()
-            for _ in range(25):
-                messages.read()
+            until(missing=True)
+            messages.listen(25)
         finally:
             resource.prlimit(process.pid, resource.RLIMIT_NOFILE, limits)
-        grey = messages.values()
-        while math.isnan(messages.values()["disk/read"]):
-            messages.read()
+        grey = messages.values[-1]
+        until(missing=False)
     assert math.isnan(grey["memory/used"])
     assert not any(math.isnan(grey[f"cpu/{core}/busy"]) for core in messages.hellos[0]["cpus"])
     told = [notice["message"] for notice in messages.notices]

@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 
 from kernel_monitor.record.reader import open_session
-from tests.unit.sampler_taken import Taken, running, wait_for
+from tests.unit.checks import not_none, wait_for
+from tests.unit.sampler_taken import Taken, running
 
 
 def states(taken: Taken) -> list[str]:
@@ -60,7 +61,6 @@ def test_a_kernel_that_goes_without_a_word_is_recorded_as_such(tmp_path: Path) -
     with running(0.05, session="b" * 32, record=file) as taken:
         wait_for(lambda: states(taken) == ["recording"])
         taken.more(15)
-    session = open_session(file)
-    assert session.ended is not None
-    assert not session.ended["goodbye"]
-    assert "without goodbye" in session.ended["reason"]
+    ended = not_none(open_session(file).ended)
+    assert not ended["goodbye"]
+    assert "without goodbye" in ended["reason"]

@@ -10,16 +10,12 @@ import pytest
 
 from kernel_monitor.steps import boundary, step, watch_loader
 from kernel_monitor.steps.boundary import BoundaryInfo, at_boundary
-from kernel_monitor.steps.measured_step import PROFILED, Step
-from kernel_monitor.steps.watched_loader import live
+from kernel_monitor.steps.measured_step import PROFILED
+from tests.unit.watched import source, steps
 
 
 def identity(name: str) -> str:
-    return next(one.id for one in live() if one.name == name)
-
-
-def steps(name: str) -> list[Step]:
-    return next(one for one in live() if one.name == name).meter.steps_since(0)[0]
+    return source(name).id
 
 
 @pytest.fixture(autouse=True)

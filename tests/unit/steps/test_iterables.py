@@ -19,11 +19,8 @@ from torchvision.transforms.functional import pil_to_tensor
 import kernel_monitor
 from kernel_monitor import switchable, watch_loader
 from kernel_monitor.errors import MonitorError
-from kernel_monitor.steps.watched_loader import Source, count_samples, live
-
-
-def source(name: str) -> Source:
-    return next(one for one in live() if one.name == name)
+from kernel_monitor.steps.watched_loader import count_samples, live
+from tests.unit.watched import source
 
 
 def images(samples: int = 10, **options: Any) -> DataLoader[Any]:
@@ -72,33 +69,12 @@ def test_a_dataloader_reads_and_writes_through_and_its_plan_is_known() -> None:
     assert [len(labels) for _, labels in watched] == [4, 4, 2]
     state: dict[str, object] = dict(source("train").state())
     assert state == {
-        "id": state["id"],
-        "name": "train",
-        "backend": "loader",
-        "wanted": None,
-        "status": "watched, batch 3",
-        "backends": [],
-        "epoch": 0,
-        "batch": 3,
-        "batches": 3,
-        "samples": 10,
-        "planned": 10,
-        "lost": 0,
-        "doubled": 0,
-        "skipped": 0,
-        "replaced": 0,
-        "skips": [],
-        "calibration": {},
-        "nodes": 0,
-        "ranks": 0,
-        "padded": 0,
-        "once": False,
-        "remote": None,
-        "ended": False,
-        "knobs": {"workers": None, "prefetch": None, "threads": None},
-        "decoded": {},
-        "finished": True,
-    }
+        "id": state["id"], "name": "train", "backend": "loader", "wanted": None, "status": "watched, batch 3",
+        "backends": [], "epoch": 0, "batch": 3, "batches": 3, "samples": 10, "planned": 10, "lost": 0, "doubled": 0,
+        "skipped": 0, "replaced": 0, "skips": [], "calibration": {}, "nodes": 0, "ranks": 0, "padded": 0,
+        "once": False, "remote": None, "ended": False, "knobs": {"workers": None, "prefetch": None, "threads": None},
+        "decoded": {}, "finished": True,
+    }  # fmt: skip
     for _ in watched:
         break
     assert source("train").state()["samples"] == 4

@@ -19,15 +19,9 @@ from kernel_monitor.steps import phase, step, watch_loader
 from kernel_monitor.steps.measured_step import NO_GRADIENTS, WARM_UP, Step
 from kernel_monitor.steps.phase_times import thread_phases
 from kernel_monitor.steps.step_meter import STEPS_KEPT, WARM_UP_STEPS, Meter, StepClock
-from kernel_monitor.steps.watched_loader import Source, live
-
-
-def source(name: str) -> Source:
-    return next(one for one in live() if one.name == name)
-
-
-def steps(name: str) -> list[Step]:
-    return source(name).meter.steps_since(0)[0]
+from kernel_monitor.steps.watched_loader import live
+from tests.unit.checks import threads
+from tests.unit.watched import source, steps
 
 
 @pytest.fixture(autouse=True)
@@ -85,12 +79,10 @@ def test_a_step_without_gradients_is_told_from_one_that_trains() -> None:
             begun.set()
             leave.wait()
 
-    evaluation = threading.Thread(target=evaluate)
-    evaluation.start()
-    begun.wait()
-    list(data)  # what another thread has turned off is on here
-    leave.set()
-    evaluation.join()
+    with threads(evaluate):
+        begun.wait()
+        list(data)  # what another thread has turned off is on here
+        leave.set()
     flags = [bool(one.flags & NO_GRADIENTS) for one in steps("evaluated")]
     assert flags == [True] * 12 + [False] * 6 + [True] * 6 + [False] * 6
 
@@ -207,15 +199,11 @@ def test_another_threads_phases_are_not_this_loops() -> None:
             with phase("backward"):
                 sum(range(1000))
 
-    thread = threading.Thread(target=elsewhere)
-    thread.start()
-    try:
+    with threads(elsewhere):
         for _ in watched:
             with phase("forward"):
                 sum(range(1000))
-    finally:
         stop.set()
-        thread.join()
     assert all(math.isnan(one.backward) for one in steps("mine"))
     assert all(one.forward > 0 for one in steps("mine")[1:])
 
@@ -232,8 +220,7 @@ def test_a_step_by_hand_measures_its_wait_only_when_it_says_so() -> None:
     assert [one.images for one in found] == [0, 32, 32, 32, 32]
     assert [math.isnan(one.wait) for one in found] == [True, False, False, False, False]
     totals, state = source("told by hand").meter.totals(), source("told by hand").state()
-    assert (totals.steps, totals.waited) == (5, 4)
-    assert totals.wait_s == pytest.approx(sum(one.wait for one in found[1:]))
+    assert (totals.steps, totals.waited, totals.wait_s) == pytest.approx((5, 4, sum(one.wait for one in found[1:])))
     assert math.isfinite(totals.phased_wait_s)
     assert (state["batch"], state["samples"], state["status"]) == (5, 128, "watched, batch 5")
 
@@ -319,18 +306,16 @@ def test_a_reader_never_sees_a_step_in_another_ones_place() -> None:
             meter.step(Step(float(number), 0, number, 4, 0.25, 1.0))
             number += 1
 
-    thread = threading.Thread(target=loop)
-    thread.start()
-    try:
-        known, seen = 0, 0
-        while seen < 60_000:
-            found, newest = meter.steps_since(known)
-            numbers = [one.batch for one in found]
-            assert numbers == list(range(newest - len(numbers), newest))
-            known, seen = newest, seen + len(numbers)
-    finally:
-        stop.set()
-        thread.join()
+    with threads(loop):
+        try:
+            known, seen = 0, 0
+            while seen < 60_000:
+                found, newest = meter.steps_since(known)
+                numbers = [one.batch for one in found]
+                assert numbers == list(range(newest - len(numbers), newest))
+                known, seen = newest, seen + len(numbers)
+        finally:
+            stop.set()
 
 
 def test_a_step_costs_the_loop_almost_nothing() -> None:

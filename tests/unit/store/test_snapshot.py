@@ -46,9 +46,6 @@ def test_everything_goes_through_bytes_unharmed() -> None:
     assert [event["message"] for event in after.events] == HOSTILE
     assert after.loaders == [{"id": "loader-1", "status": HOSTILE[3]}]
     assert after.facts == {text: text for text in HOSTILE}
-
-
-def test_an_empty_store_has_a_snapshot() -> None:
     after = Snapshot.from_bytes(Store().snapshot([], {}).to_bytes())
     assert after.values.shape == (0, 0)
     assert after.events == []
@@ -88,13 +85,10 @@ def test_bytes_cut_short_are_refused(cut: int) -> None:
         Snapshot.from_bytes(snapshot().to_bytes()[:cut])
 
 
-def test_arrays_that_do_not_fit_the_schema_are_refused() -> None:
+def test_what_does_not_fit_or_cannot_be_said_in_json_is_refused() -> None:
     good = snapshot()
     bad = Snapshot(good.schema, good.seq, good.time, good.values[:, :2], [], [], {})
     with pytest.raises(SessionError, match="do not fit"):
         Snapshot.from_bytes(bad.to_bytes())
-
-
-def test_a_fact_that_json_cannot_say_is_an_error_at_once() -> None:
     with pytest.raises(TypeError):
         Store().snapshot([], {"object": object()}).to_bytes()

@@ -15,16 +15,13 @@ from hypothesis import strategies as st
 
 from kernel_monitor.store import LoaderInfo, Schema, Series, Store
 from kernel_monitor.store.store import Ring
+from tests.unit.checks import threads
+from tests.unit.sessions import hello
 
+GPU = {"index": 0, "name": "NVIDIA H200", "memory_total": 150_000_000_000, "reasons": {"power": "Not Supported"}}
 HELLO: dict[str, Any] = {
-    "interval": 0.1,
+    **hello(gpus=[GPU], host={"cpu_model": "a", "logical_cpus": 1, "memory_total": 2, "platform": "Linux"}),
     "series": [{"name": "cpu/0/busy", "unit": "%"}, {"name": "memory/used", "unit": "B"}],
-    "cpus": [0],
-    "gpus": [
-        {"index": 0, "name": "NVIDIA H200", "memory_total": 150_000_000_000, "reasons": {"power": "Not Supported"}}
-    ],
-    "gpu_reason": None,
-    "host": {"cpu_model": "a", "logical_cpus": 1, "memory_total": 2, "platform": "Linux"},
 }
 
 
@@ -44,6 +41,9 @@ def test_rows_come_back_as_they_went_in() -> None:
     assert [str(one.dtype) for one in (rows.seq, rows.time, rows.values)] == ["int64", "float64", "float32"]
     assert rows.schema.names == ("cpu/0/busy", "memory/used")
     assert len(rows) == 3
+    store = filled(2)
+    store.rows().values[:] = 99
+    assert store.rows().values[:, 0].tolist() == [1, 2]
 
 
 def test_only_the_newest_rows_are_kept_and_numbers_are_never_used_again() -> None:
@@ -60,12 +60,6 @@ def test_each_reader_has_a_cursor(cursor: int, expected: list[int]) -> None:
     assert rows.seq.tolist() == expected
     assert rows.values.shape == (len(expected), 2)
     assert rows.values[:, 0].tolist() == expected
-
-
-def test_rows_are_copies() -> None:
-    store = filled(2)
-    store.rows().values[:] = 99
-    assert store.rows().values[:, 0].tolist() == [1, 2]
 
 
 def test_a_new_loader_has_columns_that_are_missing_in_the_past() -> None:
@@ -117,9 +111,6 @@ def test_the_version_grows_with_every_change_and_with_nothing_else() -> None:
     store.append(0.1, [1, 2])
     store.add_event("switch", 0.1)
     assert store.schema.version == 4
-
-
-def test_the_origin_may_come_with_the_host() -> None:
     store = Store(origin=5.0)
     store.set_host(HELLO)
     assert store.schema.origin == 5.0
@@ -175,6 +166,14 @@ def test_the_schema_survives_json() -> None:
         *("version", "interval", "origin", "capacity", "series", "cpus", "gpus", "gpu_reason", "loaders"),
         *("nodes", "ranks", "host", "charts"),
     }
+    schema = Schema(1, 0.1, 0.0, 10, series=(Series("a", "%"), Series("b", "B")))
+    assert schema.names == ("a", "b")
+    assert schema.columns == {"a": 0, "b": 1}
+    store = page_store()
+    store.set_charts(["cpu", "pressure"])
+    content = json.loads(json.dumps(store.schema.to_json()))
+    assert content["charts"] == ["cpu", "pressure"]
+    assert Schema.from_json(content) == store.schema
 
 
 def test_readers_never_see_half_a_row_or_half_a_change() -> None:
@@ -199,19 +198,15 @@ def test_readers_never_see_half_a_row_or_half_a_change() -> None:
             cursor = int(rows.seq[-1]) if len(rows) else cursor
             read[0] += len(rows)
 
-    readers = [threading.Thread(target=reads) for _ in range(3)]
-    for reader in readers:
-        reader.start()
-    until = time.monotonic() + 0.8
-    number = 0
-    while time.monotonic() < until:
-        number += 1
-        store.append(number / 10, [number, -number])
-        if number % 7 == 0:
-            store.set_loaders([{"id": str(number % 3), "name": "train"}])
-    stop.set()
-    for reader in readers:
-        reader.join()
+    with threads(*[reads] * 3):
+        until = time.monotonic() + 0.8
+        number = 0
+        while time.monotonic() < until:
+            number += 1
+            store.append(number / 10, [number, -number])
+            if number % 7 == 0:
+                store.set_loaders([{"id": str(number % 3), "name": "train"}])
+        stop.set()
     assert faults == []
     assert read[0] > 100
 
@@ -243,12 +238,6 @@ def test_the_ring_is_a_list_of_its_newest_rows(capacity: int, steps: list[float 
     assert np.array_equal(values, wanted.reshape(values.shape), equal_nan=True)
 
 
-def test_series_are_named_in_order() -> None:
-    schema = Schema(1, 0.1, 0.0, 10, series=(Series("a", "%"), Series("b", "B")))
-    assert schema.names == ("a", "b")
-    assert schema.columns == {"a": 0, "b": 1}
-
-
 def test_a_resized_ring_keeps_its_newest_rows() -> None:
     store = filled(21)  # the last 8 are kept
     version = store.schema.version
@@ -268,9 +257,7 @@ def test_a_resized_ring_keeps_its_newest_rows() -> None:
         store.set_capacity(0)
 
 
-@given(
-    st.lists(st.one_of(st.integers(1, 9).map(lambda n: ("size", n)), st.integers(1, 12).map(lambda n: ("rows", n)))),
-)
+@given(st.lists(st.one_of(st.integers(1, 9).map(lambda n: ("size", n)), st.integers(1, 12).map(lambda n: ("rows", n)))))
 def test_whatever_the_sizes_the_rows_that_are_kept_are_the_newest(steps: list[tuple[str, int]]) -> None:
     ring = Ring(4, ["a"])
     kept: list[int] = []
@@ -318,14 +305,6 @@ def test_a_page_is_sent_the_series_of_its_charts_and_those_that_every_page_needs
     assert store.rows(0, ["cpu"]).schema.names == ("sample/interval", "cpu/0/busy", *always[1:], *loader)
 
 
-def test_the_charts_that_are_shown_travel_in_the_schema() -> None:
-    store = page_store()
-    store.set_charts(["cpu", "pressure"])
-    content = json.loads(json.dumps(store.schema.to_json()))
-    assert content["charts"] == ["cpu", "pressure"]
-    assert Schema.from_json(content) == store.schema
-
-
 def test_a_throttled_gpu_makes_no_page_load_again() -> None:
     store = Store()
     gpu = {**HELLO["gpus"][0], "mig": [{"index": 0, "name": "1g.10gb", "memory_total": 5}]}
@@ -345,16 +324,14 @@ def test_the_row_before_a_moment() -> None:
 
 def test_wide_rows_are_kept_only_as_long_as_memory_allows() -> None:
     store = Store(capacity=5000, most_bytes=4 * 2 * 1000)
-    series = [{"name": f"cpu/{core}/busy", "unit": "%"} for core in range(2)]
-    hello = {"interval": 0.1, "series": series, "cpus": [0, 1], "gpus": [], "gpu_reason": "none", "host": {}}
-    assert store.set_host(hello).capacity == 1000
+    names = [f"cpu/{core}/busy" for core in range(2)]
+    assert store.set_host(hello(*names)).capacity == 1000
     for number in range(1500):
         store.append(0.1 * number, [number, number])
     assert len(store.rows()) == 1000
-    wider = [*series, *({"name": f"cpu/{core}/iowait", "unit": "%"} for core in range(6))]
-    assert store.set_host({**hello, "series": wider}).capacity == 250
+    assert store.set_host(hello(*names, *(f"cpu/{core}/iowait" for core in range(6)))).capacity == 250
     rows = store.rows()
     assert (len(rows), rows.seq[-1], rows.values[-1, 0]) == (250, 1500, 1499)
-    assert store.set_host(hello).capacity == 1000
+    assert store.set_host(hello(*names)).capacity == 1000
     assert store.set_capacity(300).capacity == 300
     assert len(store.rows()) == 250

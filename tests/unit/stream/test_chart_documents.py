@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -21,15 +20,13 @@ from kernel_monitor.store.charts import Kind, document_shape, fill_document
 from kernel_monitor.stream import chart_documents
 from kernel_monitor.stream.chart_documents import Documents, key_of
 from kernel_monitor.stream.render_process import run_module
+from tests.unit.checks import not_none, threads, wait_for
+from tests.unit.sessions import hello
 
-HELLO = {
-    "interval": 0.1,
-    "series": [{"name": f"cpu/{core}/busy", "unit": "%"} for core in range(2)],
-    "cpus": [0, 1],
-    "gpus": [],
-    "gpu_reason": "no driver",
-    "host": {"cpu_model": "x", "memory_total": 7, "reasons": {}},
-}
+HELLO = hello(
+    "cpu/0/busy", "cpu/1/busy", cpus=[0, 1], gpu_reason="no driver",
+    host={"cpu_model": "x", "memory_total": 7, "reasons": {}},
+)  # fmt: skip
 NAMES = ('train "\\', "kmloader0namekmend")
 """What must not be taken for anything else in JSON or among our own names."""
 
@@ -65,6 +62,7 @@ def test_sessions_of_one_machine_share_a_shape() -> None:
     one, other = schema("train"), schema("valid", first=7, origin=5.0, interval=1.0)
     assert one != other
     assert document_shape(one) == document_shape(other)
+    assert len({key_of(document_shape(schema("a")), kind) for kind in get_args(Kind)}) == 3
 
 
 @pytest.mark.parametrize(
@@ -82,12 +80,10 @@ def test_what_is_drawn_otherwise_has_another_shape(other: Schema) -> None:
     assert key_of(document_shape(other), "live") != key_of(document_shape(schema("a")), "live")
 
 
-def test_each_kind_of_page_has_a_document_of_its_own() -> None:
-    assert len({key_of(document_shape(schema("a")), kind) for kind in get_args(Kind)}) == 3
-
-
 def test_a_gpu_that_is_called_like_a_placeholder_keeps_its_name() -> None:
     assert fill_document(b'"kmloader7namekmend"', schema("train")) == b'"kmloader7namekmend"'
+    text = json.dumps({"a": "kmloader", "b": "kmloader0id", "c": "\\"}).encode()
+    assert fill_document(text, schema("train")) == text
 
 
 @pytest.mark.parametrize("kind", ["live", "recorded", "report"])
@@ -98,8 +94,7 @@ def test_a_document_is_as_if_it_had_been_made_for_this_session(tmp_path: Path, c
     request = json.dumps({"schema": plain.to_json(), "kind": kind}).encode()
     made = json.loads(rendered("kernel_monitor.views", request))
     got = json.loads(Documents(tmp_path).get(wanted, kind))
-    assert got["lines"] == made["lines"]
-    assert got["doc"]["roots"] == made["doc"]["roots"]
+    assert (got["lines"], got["doc"]["roots"]) == (made["lines"], made["doc"]["roots"])
     text = json.dumps(got)
     assert all(json.dumps(name)[1:-1] in text for name in NAMES)
     assert "loader-1/images" in text
@@ -109,11 +104,8 @@ def test_a_document_is_as_if_it_had_been_made_for_this_session(tmp_path: Path, c
 def test_it_is_made_once_and_kept(tmp_path: Path, count: list[str]) -> None:
     first = Documents(tmp_path)
     got: list[bytes] = []
-    threads = [threading.Thread(target=lambda: got.append(first.get(schema("train")))) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with threads(*[lambda: got.append(first.get(schema("train")))] * 4):
+        pass
     assert len(count) == 1
     assert len({*got, first.get(schema("train"))}) == 1
     assert Documents(tmp_path).get(schema("train")) == got[0]
@@ -179,9 +171,9 @@ def test_warming_up_makes_what_the_first_minute_needs(tmp_path: Path, count: lis
     """The first charts of this very machine come from what `warm` made: no process is started for them."""
     kept = Documents(tmp_path)
     kept.warm()
-    hello = next(warm._hellos())
+    machine = next(warm._hellos())
     for kind in warm.KINDS:
-        assert [len(wanted.loaders) for wanted in warm._usual(hello, kind) if kept.get(wanted, kind)] == [
+        assert [len(wanted.loaders) for wanted in warm._usual(machine, kind) if kept.get(wanted, kind)] == [
             1,
             0,
             1,
@@ -193,10 +185,9 @@ def test_warming_up_makes_what_the_first_minute_needs(tmp_path: Path, count: lis
     began = time.monotonic()
     assert warm.warm(tmp_path) == 0
     assert time.monotonic() - began < 15
-    known = kept.hello()
-    assert known is not None
+    known = not_none(kept.hello())
     store = Store()
-    store.set_host(hello)
+    store.set_host(machine)
     assert store.set_host(known).version == 1  # as the sampler says it again
     process = kept._warming
     kept.warm()
@@ -207,18 +198,15 @@ def test_a_session_has_its_charts_before_its_sampler_speaks() -> None:
     """The sampler takes some tenths of a second to start, in which pages build the charts that it is going to fill."""
     monitor = Monitor()
     loader = watch_loader([1, 2], name="train")
-    hello = next(warm._hellos())
-    monitor.live_session.expected_hello = lambda: hello
+    machine = next(warm._hellos())
+    monitor.live_session.expected_hello = lambda: machine
     try:
         monitor.start(record=False, interval=0.2)
         before = monitor.store.page_schema
         assert monitor.store.last_seq == 0
         assert any(one.name.startswith("cpu/") for one in before.series)
         assert "train" in [one.name for one in before.loaders]
-        until = time.monotonic() + 20
-        while monitor.store.last_seq == 0 and time.monotonic() < until:
-            time.sleep(0.01)
-        assert monitor.store.last_seq > 0
+        wait_for(lambda: monitor.store.last_seq > 0)
         assert monitor.store.page_schema == before  # so that no page builds them again
     finally:
         monitor.stop()
@@ -231,14 +219,7 @@ def test_what_was_expected_amiss_is_put_right_by_the_sampler(known: dict[str, An
     monitor.live_session.expected_hello = lambda: known
     try:
         monitor.start(record=False)
-        until = time.monotonic() + 20
-        while monitor.store.last_seq == 0 and time.monotonic() < until:
-            time.sleep(0.01)
+        wait_for(lambda: monitor.store.last_seq > 0)
         assert list(monitor.store.schema.cpus) == next(warm._hellos())["cpus"]
     finally:
         monitor.stop()
-
-
-def test_filled_leaves_everything_else_alone() -> None:
-    text = json.dumps({"a": "kmloader", "b": "kmloader0id", "c": "\\"}).encode()
-    assert fill_document(text, schema("train")) == text

@@ -134,11 +134,6 @@ def test_mig_instances_have_rows_by_their_names() -> None:
 # -- the charts that somebody chose -----------------------------------------------------------------------------------
 
 
-def page_order(of: Any) -> list[str]:
-    """The names of the figures from top to bottom."""
-    return [str(one.name) for one in of.children if isinstance(one, Plot)]
-
-
 def test_the_schemas_charts_are_drawn_in_their_order_and_no_others() -> None:
     of = machine(cores=8, gpus=2, charts=("memory", "gpu-clocks"))
     assert [one.name for one in plots(of)] == ["memory", "memory-amount", "gpu-clocks", "gpu-heat", "gpu-throttled"]
@@ -150,7 +145,7 @@ def test_the_schemas_charts_are_drawn_in_their_order_and_no_others() -> None:
     assert len({one.name for one in figures}) == len(figures)
     assert {one.x_range.name for one in figures} == {"time"}
     # The last one tells the time for all; on paper, where they may stand on several sheets, the last of each chart.
-    assert [one.name for one in figures if one.below[0].visible] == [page_order(everything)[-1]]
+    assert [one.name for one in figures if one.below[0].visible] == [plots(everything)[-1].name]
     paged = layout(machine(quota=2.0, memory_limit=GB, charts=CHART_IDS), "report")
     timeless = {one.name for one in every(paged, Plot) if not one.below[0].visible}
     assert timeless == {
@@ -164,15 +159,12 @@ def test_what_a_machine_lacks_is_one_line_with_the_reason_and_no_figure() -> Non
         cores=4, gpus=0, charts=CHART_IDS, without=("pressure/", "process/", "disk/", "network/"), reasons=reasons
     )
     charts = layout(of)
-    assert [one.name for one in every_figure(charts)] == ["cpu", "images", "wait", "memory", "memory-amount"]
+    assert [one.name for one in plots(charts)] == ["cpu", "images", "wait", "memory", "memory-amount"]
     assert words(charts, "pressure-title")[1] == " · this kernel has no /proc/pressure"
     assert words(charts, "processes-title")[1] == " · may not be read"
     assert words(charts, "io-title")[1] == " · not measured by this sampler"
     for name in ("gpu-engines", "gpu-counters", "gpu-clocks", "gpu-bus"):
         assert words(charts, f"{name}-title")[1] == " · NVML Shared Library Not Found"
-
-
-def test_reasons_of_gpus_are_nvmls_own_said_once() -> None:
     of = machine(cores=4, charts=("gpu-counters",), without=tuple(f"gpu/{k}/" for k in range(8)))
     gpus = tuple(replace(gpu, reasons={"sm_active": "Not Supported", "power": "No Permission"}) for gpu in of.gpus)
     charts = layout(replace(of, gpus=gpus))
@@ -210,8 +202,3 @@ def test_a_document_of_256_cores_and_8_gpus_stays_small() -> None:
     assert len(json.dumps(item)) < 70_000
     for kind, most in (("Grid", 14), ("HoverTool", 4), ("DatetimeTicker", 1), ("DatetimeTickFormatter", 1)):
         assert len(models(item, kind)) <= most, kind
-
-
-def every_figure(charts: Any) -> list[Any]:
-    """The charts of a layout from top to bottom."""
-    return [one for one in charts.children if isinstance(one, Plot)]

@@ -6,13 +6,11 @@ import json
 import re
 from dataclasses import replace
 from datetime import UTC
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from bokeh.models import ColumnDataSource, Grid, LinearAxis
-from bokeh.models.text import BaseText
+from bokeh.models import Grid, LinearAxis
 
-from kernel_monitor import node_sources
 from kernel_monitor.node_sources import Node, NodeTable
 from kernel_monitor.report.page import render, section
 from kernel_monitor.report.privacy import clean
@@ -23,8 +21,10 @@ from kernel_monitor.store import Schema, Snapshot
 from kernel_monitor.store.charts import document_shape, fill_document
 from kernel_monitor.views import document, layout
 from tests.browser.scenes import machine, run
+from tests.unit.checks import contains, not_none
 from tests.unit.pages import Page
 from tests.unit.reports import nothing
+from tests.unit.views.test_figures import every, tags
 
 LONG = "ip-10-0-12-34.eu-central-1.compute.internal"
 
@@ -34,19 +34,13 @@ def schema(*nodes: Node, charts: tuple[str, ...] = ("nodes",)) -> Schema:
 
 
 def tiles(of: Schema) -> dict[str, Any]:
-    """The tag of the heatmap."""
-    sources = cast("list[ColumnDataSource]", layout(of).select({"type": ColumnDataSource}))
-    return next(dict(source.tags[0]) for source in sources if source.name == "nodes-tiles")
+    return tags(of)["nodes-tiles"]
 
 
 def words(of: Schema) -> list[str]:
     """The names beside the heatmap, from the lowest."""
-    (axis,) = [
-        axis for axis in cast("list[LinearAxis]", layout(of).select({"type": LinearAxis}))
-        if axis.major_label_standoff == 2
-    ]  # fmt: skip
-    labels = dict(axis.major_label_overrides)
-    return [cast("BaseText", labels[place]).text for place in sorted(labels, key=float)]
+    (axis,) = [axis for axis in every(layout(of), LinearAxis) if axis.major_label_standoff == 2]
+    return [axis.major_label_overrides[place].text for place in sorted(axis.major_label_overrides, key=float)]
 
 
 def numbered(roots: object) -> str:
@@ -85,8 +79,8 @@ def test_a_name_is_cut_to_the_room_beside_its_rows(cores: int, nodes: int, shown
 
 def test_one_that_is_gone_is_hatched_and_its_reason_told() -> None:
     of = schema(Node("node-1", "rack-a", (0, 1)), Node("node-2", "rack-b", (0,), alive=False, reason="taken away"))
-    (hatching,) = layout(of).select({"type": Grid, "name": "hatched"})
-    assert list(cast("Any", hatching).ticker.ticks) == [0.0, 0.0, 1.0]
+    (hatching,) = [one for one in every(layout(of), Grid) if one.name == "hatched"]
+    assert list(hatching.ticker.ticks) == [0.0, 0.0, 1.0]
     assert tiles(of)["labels"][0] == "rack-b · core 0 · gone"
     assert "rack-b is gone: taken away" in text(of)
 
@@ -94,8 +88,7 @@ def test_one_that_is_gone_is_hatched_and_its_reason_told() -> None:
 def test_machines_whose_cores_are_not_known_have_lines_alone() -> None:
     of = schema(Node("node-1", "rack-a"), Node("node-2", "rack-b"))
     assert "nodes-tiles" not in text(of)
-    assert "the cores of 2 more are not shown" in text(of)
-    assert "node/node-2/network/sent" in text(of)
+    contains(text(of), "the cores of 2 more are not shown", "node/node-2/network/sent")
 
 
 @pytest.mark.parametrize("cores", [(0, 1, 2, 3), (0,), tuple(range(200))])
@@ -156,18 +149,17 @@ def test_a_report_has_the_machines_and_not_their_names() -> None:
 
 def test_the_table_of_machines_says_what_they_did() -> None:
     snapshot = clean(session())
-    found = section(Subject(snapshot, nothing("nothing"), UTC), "nodes")
-    assert found is not None
+    found = not_none(section(Subject(snapshot, nothing("nothing"), UTC), "nodes"))
     said = Page(found).text
     assert re.search(r"node-1 2 (79|80)(\.\d)? % \d+(\.\d)? % 6(\.\d+)? 15.* MB/s .* worked", " ".join(said.split()))
     assert "gone: node-2 answers no more" in said
     assert section(Subject(run(schema(charts=()), seconds=5.0), nothing("nothing"), UTC), "nodes") is None
 
 
-def test_a_live_export_names_machines_only_where_that_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_sources, "_ids", {})
-    monkeypatch.setattr(node_sources, "_pseudonyms", {})
-    monkeypatch.setattr("kernel_monitor.runtime.node_tracker.REFRESH_S", 0.0)
+def test_a_live_export_names_machines_only_where_that_is_allowed(
+    no_nodes: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kernel_monitor.runtime.node_tracker.LOOK_S", 0.0)
     sent: list[Snapshot] = []
     monkeypatch.setattr("kernel_monitor.runtime.export.render_report", sent.append)
     one = Monitor()

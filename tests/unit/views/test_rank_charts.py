@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
-from bokeh.models import ColumnDataSource, Grid
+from bokeh.models import Grid
 
 from kernel_monitor.rank import Rank
 from kernel_monitor.report.privacy import clean, with_pseudonyms
@@ -15,6 +15,7 @@ from kernel_monitor.store.charts import document_shape, fill_document
 from kernel_monitor.store.schema import ranks_series
 from kernel_monitor.views import document, layout
 from tests.browser.scenes import machine
+from tests.unit.views.test_figures import every, tags
 
 GONE = "its process has ended"
 
@@ -25,12 +26,11 @@ def schema(*ranks: Rank) -> Schema:
 
 
 def tag(of: Schema, part: str) -> dict[str, Any]:
-    sources = cast("list[ColumnDataSource]", layout(of).select({"type": ColumnDataSource}))
-    return next(dict(source.tags[0]) for source in sources if source.name == f"ranks-{part}-tiles")
+    return tags(of)[f"ranks-{part}-tiles"]
 
 
 def hatched(of: Schema) -> int:
-    return sum(grid.name == "hatched" for grid in cast("list[Grid]", layout(of).select({"type": Grid})))
+    return sum(grid.name == "hatched" for grid in every(layout(of), Grid))
 
 
 def shown(of: Schema) -> str:
@@ -43,17 +43,13 @@ def shown(of: Schema) -> str:
 def test_the_first_rank_is_the_highest_row_and_steps_have_a_scale_of_their_own() -> None:
     of = schema(Rank("1-0", 1, 0, 2), Rank("1-1", 1, 1, 2, "rack-b"))
     steps, waits = tag(of, "step"), tag(of, "wait_percent")
-    assert steps["rows"] == ["rank/1-1/step", "rank/1-0/step"]
-    assert steps["labels"] == ["rank 1 · rack-b", "rank 0"]
+    assert (steps["rows"], steps["labels"]) == (["rank/1-1/step", "rank/1-0/step"], ["rank 1 · rack-b", "rank 0"])
     assert (steps["unit"], steps["scale"]) == ("ms", "auto")
     assert waits["unit"] == "%"
     assert "scale" not in waits
     # A report keeps such values as they are: in whole per cent they would be cut at 100.
     assert {"rank/1-0/step", "rank/1-1/step"} <= set(document(of)["lines"])
     assert "rank/1-0/wait_percent" not in document(of)["lines"]
-
-
-def test_two_jobs_are_told_apart() -> None:
     of = schema(Rank("1-0", 1, 0, 1), Rank("2-0", 2, 0, 1))
     assert tag(of, "step")["labels"] == ["job 2 · rank 0", "job 1 · rank 0"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from kernel_monitor.analysis.results import plain
 from kernel_monitor.store import Snapshot
+from tests.unit.checks import contains
 from tests.unit.rules_asked import ask, findings
 from tests.unit.sessions import Floats, Run, Value, build, switch
 
@@ -40,20 +42,87 @@ def turn(core: int) -> Value:
 # Bottlenecks
 
 
+def workers(many: int, cpus: int = 10, wait: float = 0.05, **more: Any) -> Snapshot:
+    state = {"knobs": {"workers": many, "prefetch": 2, "threads": None}}
+    return build(60, cpus=cpus, states=[state], runs=[Run(0, 60, step=0.1, wait=wait)], **more)
+
+
+def idle(**values: Any) -> Snapshot:
+    """A GPU, and a loop that hardly waits, on a machine of which nothing is full."""
+    return build(60, gpus=1, runs=[Run(0, 60, wait=0.001)], **{"busy": 30.0, "gpu": 30.0, "gpu_memory": 30.0, **values})
+
+
+FOUR = [{"knobs": {"workers": 4, "prefetch": 2, "threads": 2}}]
+BELOW_70 = {69.5: "fired", 70: "quiet", 70.5: "quiet"}
+THRESHOLDS: dict[str, tuple[str, Callable[[Any], Snapshot], dict[float, str]]] = {
+    "a GPU idles below 10 %, and the CPU is full": (
+        "cpu-bottleneck", lambda gpu: build(60, gpus=1, busy=99, gpu=gpu, runs=LOOP),
+        {9.5: "fired", 10: "quiet", 10.5: "quiet"},
+    ),
+    "a GPU idles below 10 %, and the storage is waited for": (
+        "io-bottleneck", lambda gpu: build(60, gpus=1, iowait=99, gpu=gpu, runs=LOOP),
+        {9.5: "fired", 10: "quiet", 10.5: "quiet"},
+    ),
+    "a few samples with an idle GPU are no bottleneck": (
+        "cpu-bottleneck", lambda low: build(60, gpus=1, busy=99, gpu=share(low, 0, 90), runs=LOOP),
+        {0.08: "quiet", 0.12: "fired"},
+    ),
+    "much I/O wait is above half of the cores that load": (
+        "io-bottleneck", lambda iowait: build(60, gpus=1, iowait=iowait, gpu=5, states=FOUR, runs=LOOP),
+        {49.5: "quiet", 50: "quiet", 50.5: "fired"},
+    ),
+    "two workers of 16 cores: at most two cores can wait for what they read": (
+        "io-bottleneck", lambda iowait: build(60, cpus=16, gpus=1, iowait=iowait / 8, gpu=5, runs=LOOP),
+        {49.5: "quiet", 50: "quiet", 50.5: "fired"},
+    ),
+    "a larger batch where the CPU is not full": ("batch-size", lambda p95: idle(busy=p95), BELOW_70),
+    "a larger batch where the GPU is not full": ("batch-size", lambda p95: idle(gpu=p95), BELOW_70),
+    "a larger batch where the GPU's memory is not full": ("batch-size", lambda p95: idle(gpu_memory=p95), BELOW_70),
+    "no larger batch where the loop waits": (
+        "batch-size", lambda wait: build(60, gpus=1, gpu=20, runs=[Run(0, 60, step=0.1, wait=wait)]),
+        {0.019: "fired", 0.021: "quiet"},
+    ),
+    "few workers matter only to a loop that waits": (
+        "dataloader", lambda wait: workers(2, wait=wait), {0.009: "quiet", 0.011: "fired"},
+    ),
+    "too many workers are more than there are cores": (
+        "too-many-workers", lambda many: workers(many, busy=99.0), {10: "quiet", 11: "fired"},
+    ),
+    "too many workers on cores that are full": (
+        "too-many-workers", lambda cpu: workers(11, busy=cpu), {90.0: "quiet", 90.5: "fired"},
+    ),
+    "full cores are so most of the time": (
+        "too-many-workers", lambda part: workers(16, busy=share(part, 99, 50)), {0.45: "quiet", 0.55: "fired"},
+    ),
+    # The mean of one core at 100 % and three others is 59.5 % or 60.1 %.
+    "a saturated core is one among idle ones": (
+        "saturated-core", lambda others: build(60, series=one_core(1.0, 100, others), runs=LOOP),
+        {46.0: "fired", 46.8: "quiet"},
+    ),
+    "a saturated core is so most of the time": (
+        "saturated-core", lambda part: build(60, series=one_core(part, 100, 20), runs=LOOP),
+        {0.48: "quiet", 0.52: "fired"},
+    ),
+    "each of four cores is saturated in turn": (
+        "saturated-core", lambda _: build(60, series={f"cpu/{core}/busy": turn(core) for core in range(4)}, runs=LOOP),
+        {1: "fired"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, row in THRESHOLDS.items() for value in row[2]])
+def test_at_below_and_above_a_threshold(name: str, value: float) -> None:
+    rule, make, states = THRESHOLDS[name]
+    assert ask(rule, make(value)).state == states[value]
+
+
 @pytest.mark.parametrize(("cpu", "state"), [(89.5, "quiet"), (90, "quiet"), (90.5, "fired")])
 def test_a_busy_cpu_is_one_above_ninety_per_cent(cpu: float, state: str) -> None:
     found = ask("cpu-bottleneck", build(60, gpus=1, busy=cpu, gpu=5, runs=LOOP))
     assert found.state == state
     if state == "fired":
-        assert found.times == found.samples
-        assert found.evidence[0].share == 1
+        assert (found.times, found.evidence[0].share) == (found.samples, 1)
         assert found.evidence[0].start < found.evidence[0].end
-
-
-@pytest.mark.parametrize(("gpu", "state"), [(9.5, "fired"), (10, "quiet"), (10.5, "quiet")])
-def test_an_idle_gpu_is_one_below_ten_per_cent(gpu: float, state: str) -> None:
-    assert ask("cpu-bottleneck", build(60, gpus=1, busy=99, gpu=gpu, runs=LOOP)).state == state
-    assert ask("io-bottleneck", build(60, gpus=1, iowait=99, gpu=gpu, runs=LOOP)).state == state
 
 
 @pytest.mark.parametrize(("part", "state"), [(0.48, "quiet"), (0.5, "quiet"), (0.52, "fired")])
@@ -73,12 +142,6 @@ def test_the_share_is_of_the_samples_with_an_idle_gpu(part: float, state: str) -
     assert "which are 50 % of all" in found.evidence[0].text
 
 
-@pytest.mark.parametrize(("low", "state"), [(0.08, "quiet"), (0.12, "fired")])
-def test_a_few_samples_with_an_idle_gpu_are_no_bottleneck(low: float, state: str) -> None:
-    snapshot = build(60, gpus=1, busy=99, gpu=share(low, 0, 90), runs=LOOP)
-    assert ask("cpu-bottleneck", snapshot).state == state
-
-
 def test_one_busy_core_of_many_is_no_busy_cpu() -> None:
     snapshot = build(60, cpus=8, gpus=1, gpu=5, series=one_core(1.0, 100, 20, cpus=8), runs=LOOP)
     assert ask("cpu-bottleneck", snapshot).state == "quiet"
@@ -89,15 +152,6 @@ def test_a_quota_that_is_used_up_is_a_busy_cpu() -> None:
     limits = {"cpus": [0, 1, 2, 3], "cpu_quota": 1.0, "memory": None, "source": "cgroup v2"}
     snapshot = build(60, gpus=1, gpu=5, busy=25, series={"container/cpu": 99.0}, limits=limits, runs=LOOP)
     assert ask("cpu-bottleneck", snapshot).state == "fired"
-
-
-@pytest.mark.parametrize(("iowait", "state"), [(49.5, "quiet"), (50, "quiet"), (50.5, "fired")])
-def test_much_io_wait_is_above_half_of_the_cores_that_load(iowait: float, state: str) -> None:
-    knobs = {"knobs": {"workers": 4, "prefetch": 2, "threads": 2}}
-    assert ask("io-bottleneck", build(60, gpus=1, iowait=iowait, gpu=5, states=[knobs], runs=LOOP)).state == state
-    # Two workers of 16 cores: at most two cores can wait for what they read.
-    many = build(60, cpus=16, gpus=1, iowait=iowait / 8, gpu=5, runs=LOOP)
-    assert ask("io-bottleneck", many).state == state
 
 
 @pytest.mark.parametrize("rule", ["cpu-bottleneck", "io-bottleneck", "low-gpu-utilisation", "batch-size"])
@@ -147,18 +201,6 @@ def test_each_gpu_is_looked_at_and_one_window_of_many_fires_nothing() -> None:
     assert ask("low-gpu-utilisation", build(450, gpus=1, gpu=late, runs=[Run(0, 450)])).state == "fired"
 
 
-@pytest.mark.parametrize("full", ["busy", "gpu", "gpu_memory"])
-@pytest.mark.parametrize(("p95", "state"), [(69.5, "fired"), (70, "quiet"), (70.5, "quiet")])
-def test_a_larger_batch_is_advised_where_nothing_is_full(full: str, p95: float, state: str) -> None:
-    values: dict[str, Any] = {"busy": 30.0, "gpu": 30.0, "gpu_memory": 30.0, full: p95}
-    assert ask("batch-size", build(60, gpus=1, runs=[Run(0, 60, wait=0.001)], **values)).state == state
-
-
-@pytest.mark.parametrize(("wait", "state"), [(0.019, "fired"), (0.021, "quiet")])
-def test_a_loop_that_waits_is_not_told_to_take_larger_batches(wait: float, state: str) -> None:
-    assert ask("batch-size", build(60, gpus=1, gpu=20, runs=[Run(0, 60, step=0.1, wait=wait)])).state == state
-
-
 @pytest.mark.parametrize(("rise", "state"), [(4.75, "quiet"), (5, "quiet"), (5.25, "fired")])
 def test_gpu_memory_increases_by_more_than_five_points_from_window_to_window(rise: float, state: str) -> None:
     snapshot = build(60, gpus=1, gpu_memory=lambda t: np.where(t > 30, 40.0 + rise, 40.0), runs=LOOP)
@@ -200,40 +242,23 @@ def test_one_gpu_has_no_balance() -> None:
 # Workers and cores
 
 
-def workers(many: int, cpus: int = 10, wait: float = 0.05, **more: Any) -> Snapshot:
-    state = {"knobs": {"workers": many, "prefetch": 2, "threads": None}}
-    return build(60, cpus=cpus, states=[state], runs=[Run(0, 60, step=0.1, wait=wait)], **more)
-
-
 @pytest.mark.parametrize(("many", "state"), [(6, "fired"), (7, "quiet"), (8, "quiet"), (20, "quiet"), (21, "fired")])
 def test_workers_between_seventy_and_two_hundred_per_cent_of_the_cores(many: int, state: str) -> None:
     found = ask("dataloader", workers(many))
-    assert found.state == state
-    assert found.evidence[0].value == 10 * many
+    assert (found.state, found.evidence[0].value) == (state, 10 * many)
     assert "prefetch 2" in found.evidence[0].text
     assert "pinned" not in found.evidence[0].text
 
 
-@pytest.mark.parametrize(("wait", "state"), [(0.009, "quiet"), (0.011, "fired")])
-def test_few_workers_matter_only_to_a_loop_that_waits(wait: float, state: str) -> None:
-    assert ask("dataloader", workers(2, wait=wait)).state == state
-
-
-def test_cores_are_those_that_this_process_may_use() -> None:
+def test_cores_are_those_that_may_be_used_and_threads_of_dali_count_like_workers() -> None:
     limits = {"cpus": [0, 1, 2, 3], "cpu_quota": 2.0, "memory": None, "source": "cgroup v2"}
     found = ask("dataloader", workers(2, limits=limits))
     assert (found.state, found.evidence[0].value) == ("quiet", 100)
     assert "this process may use 4 of 10 cores, quota 2" in found.evidence[0].text
-
-
-def test_threads_of_dali_count_like_workers() -> None:
     fields = {"backend": "dali-cpu", "knobs": {"workers": 8, "prefetch": 2, "threads": 1}}
     found = ask("dataloader", build(60, cpus=4, states=[fields], runs=[Run(0, 60, wait=0.05)]))
     assert (found.state, found.evidence[0].value) == ("fired", 25)
     assert "Raise the threads from 1 to 4" in found.advice
-
-
-def test_pinned_memory_is_told_where_it_is_known() -> None:
     told = ask("dataloader", build(60, states=[{"pin_memory": False}], runs=LOOP))
     assert told.evidence[0].text.endswith("memory not pinned")
 
@@ -245,39 +270,12 @@ def test_of_an_iterable_that_is_only_watched_the_workers_are_counted_or_unknown(
     assert ask("dataloader", counted).evidence[0].value == 25
 
 
-@pytest.mark.parametrize(
-    ("many", "cpu", "state"),
-    [(10, 99.0, "quiet"), (11, 99.0, "fired"), (11, 90.0, "quiet"), (11, 90.5, "fired")],
-)
-def test_too_many_workers_are_more_than_cores_that_are_full(many: int, cpu: float, state: str) -> None:
-    assert ask("too-many-workers", workers(many, busy=cpu)).state == state
-
-
-@pytest.mark.parametrize(("part", "state"), [(0.45, "quiet"), (0.55, "fired")])
-def test_full_cores_are_so_most_of_the_time(part: float, state: str) -> None:
-    assert ask("too-many-workers", workers(16, busy=share(part, 99, 50))).state == state
-
-
 @pytest.mark.parametrize(("high", "state"), [(94.5, "quiet"), (95, "fired"), (100, "fired")])
 def test_a_saturated_core_is_at_ninety_five_per_cent(high: float, state: str) -> None:
     found = ask("saturated-core", build(60, series=one_core(1.0, high, 20), kernel=98.0, runs=LOOP))
     assert found.state == state
     if state == "fired":
-        assert "most often core 0" in found.evidence[0].text
-        assert "the kernel took 98 % of one core" in found.evidence[0].text
-
-
-@pytest.mark.parametrize(("others", "state"), [(46.0, "fired"), (46.8, "quiet")])
-def test_a_saturated_core_is_one_among_idle_ones(others: float, state: str) -> None:
-    # The mean of one core at 100 % and three others is 59.5 % or 60.1 %.
-    assert ask("saturated-core", build(60, series=one_core(1.0, 100, others), runs=LOOP)).state == state
-
-
-@pytest.mark.parametrize(("part", "state"), [(0.48, "quiet"), (0.52, "fired")])
-def test_a_saturated_core_is_so_most_of_the_time_whichever_it_is(part: float, state: str) -> None:
-    assert ask("saturated-core", build(60, series=one_core(part, 100, 20), runs=LOOP)).state == state
-    turns = {f"cpu/{core}/busy": turn(core) for core in range(4)}
-    assert ask("saturated-core", build(60, series=turns, runs=LOOP)).state == "fired"
+        contains(found.evidence[0].text, "most often core 0", "the kernel took 98 % of one core")
 
 
 def test_one_core_alone_is_never_saturated_among_others() -> None:

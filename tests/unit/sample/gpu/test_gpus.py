@@ -16,6 +16,7 @@ from kernel_monitor.sample.gpu import gpus as gpu_module
 from kernel_monitor.sample.gpu import gpus as gpus_module
 from kernel_monitor.sample.gpu import nvml as nvml_module
 from kernel_monitor.sample.gpu.gpus import Gpus
+from tests.unit.checks import wait_for
 from tests.unit.nvml_standin import GIB, FakeGpu, FakeMig, Machine, nvml, pynvml
 
 PIDS = {"process_memory", "process_utilisation"}
@@ -87,10 +88,8 @@ def test_every_gpu_has_its_series_and_its_place_in_the_hello() -> None:
         probe.set_processes([4001])
         changes_until(probe, lambda: not missing(probe, 0) | missing(probe, 1))
         found = values(probe)
-        assert found["gpu/0/utilisation"] == 37.0
-        assert found["gpu/1/utilisation"] == 100.0
-        assert found["gpu/1/power"] == pytest.approx(50.333, abs=0.001)
-        assert found["gpu/1/power_draw"] == 75.5
+        assert (found["gpu/0/utilisation"], found["gpu/1/utilisation"]) == (37.0, 100.0)
+        assert (found["gpu/1/power"], found["gpu/1/power_draw"]) == pytest.approx((50.333, 75.5), abs=0.001)
         nothing: dict[str, Any] = {"reasons": {}, "throttle": [], "mig": []}
         assert probe.hello() == {
             "gpus": [
@@ -167,10 +166,12 @@ def test_xid_events_are_notices() -> None:
     with started([FakeGpu(), FakeGpu()]) as (probe, machine):
         machine.events.put((1, 79))
         notices: list[dict[str, Any]] = []
-        until = time.monotonic() + 10
-        while not notices and time.monotonic() < until:
-            notices += probe.notices()
-            time.sleep(0.02)
+
+        def told() -> bool:
+            notices.extend(probe.notices())
+            return bool(notices)
+
+        wait_for(told, 10)
         assert [(notice["kind"], notice["gpu"], notice["code"]) for notice in notices] == [("xid", 1, 79)]
         assert probe.notices() == []
 
@@ -183,9 +184,6 @@ def test_a_metric_without_support_keeps_its_place() -> None:
         assert reasons(probe)["jpeg"] == reasons(probe)["tensor_active"] == "Not Supported"
         assert set(reasons(probe, 1)) <= PIDS
         assert probe.hello()["gpu_reason"] is None
-
-
-def test_memory_that_is_not_told_has_no_total() -> None:
     refused = {"nvmlDeviceGetMemoryInfo": pynvml.NVML_ERROR_NO_PERMISSION}
     with started([FakeGpu(errors=refused)]) as (probe, _):
         assert probe.hello()["gpus"][0]["memory_total"] is None

@@ -5,79 +5,34 @@ from __future__ import annotations
 import json
 import math
 import os
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks import metrics
 from benchmarks.nvml import simulated
-from kernel_monitor.sample import pipes
 from tests.unit.nvml_standin import pynvml
-
-ROOT = Path(__file__).resolve().parents[4]
-
-
-class Sampler:
-    """What a sampler process says, as it comes."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self.process = process
-        self.hellos: list[dict[str, Any]] = []
-        self.notices: list[dict[str, Any]] = []
-        self.frames: list[tuple[float, dict[str, float]]] = []
-        self._decoder = pipes.Decoder()
-
-    def listen(self, frames: int, seconds: float = 30.0) -> None:
-        """Until there are so many frames more."""
-        assert self.process.stdout is not None
-        wanted = len(self.frames) + frames
-        until = time.monotonic() + seconds
-        while len(self.frames) < wanted:
-            assert time.monotonic() < until, f"{len(self.frames)} of {wanted} frames"
-            for kind, payload in self._decoder.feed(self.process.stdout.read(65536)):
-                if kind == pipes.HELLO:
-                    self.hellos.append(pipes.decode_json(payload))
-                elif kind == pipes.NOTICE:
-                    self.notices.append(pipes.decode_json(payload))
-                else:
-                    frame = pipes.decode_frame(payload)
-                    names = [series["name"] for series in self.hellos[-1]["series"]]
-                    self.frames.append((frame.monotonic, dict(zip(names, frame.values, strict=True))))
+from tests.unit.sampler_taken import ROOT, Messages, sampler
 
 
 @contextmanager
-def sampler(command: list[str], options: dict[str, Any] | None = None) -> Iterator[Sampler]:
-    environment = dict(os.environ)
+def started(options: dict[str, Any] | None = None, *more: str, **command: Any) -> Iterator[Messages]:
+    """A sampler, with a stand-in for pynvml where there are options; it ends when its stdin does."""
+    environment = {}
     if options is not None:
-        environment |= {
-            "PYTHONPATH": os.pathsep.join([str(ROOT / "benchmarks" / "nvml"), str(ROOT)]),
-            simulated.VARIABLE: json.dumps(options),
-        }
-    with subprocess.Popen(
-        [sys.executable, *command],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        bufsize=0,
-        cwd=ROOT,
-        env=environment,
-    ) as process:
-        assert process.stdin is not None
-        yield Sampler(process)
-        process.stdin.close()
+        environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "benchmarks" / "nvml"), str(ROOT)])
+        environment[simulated.VARIABLE] = json.dumps(options)
+    with sampler(*more, environment=environment, **command) as process:
+        messages = Messages(process)
+        yield messages
+        messages.stdin.close()
         assert process.wait(10) == 0
 
 
-SAMPLE = ["-m", "kernel_monitor.sample", "--interval=0.1"]
-
-
 def test_all_series_of_8_gpus_are_there_and_their_periods_kept() -> None:
-    with sampler(SAMPLE, {"gpus": 8, "model": "H100"}) as found:
+    with started({"gpus": 8, "model": "H100"}, "--interval=0.1") as found:
         found.listen(60)
     hello = found.hellos[-1]
     assert hello["gpu_reason"] is None
@@ -88,20 +43,19 @@ def test_all_series_of_8_gpus_are_there_and_their_periods_kept() -> None:
             for gpu in range(8):
                 assert units[metric.name.replace("<i>", str(gpu))] == metric.unit
     pids = {f"gpu/{gpu}/process_{what}" for gpu in range(8) for what in ("memory", "utilisation")}
-    missing = {name for name, value in found.frames[-1][1].items() if name.startswith("gpu/") and math.isnan(value)}
+    missing = {name for name, value in found.values[-1].items() if name.startswith("gpu/") and math.isnan(value)}
     assert missing <= pids
     limits = {"gpu": 0.1, "gpu-slow": 1.0, "gpu-bus": 1.7, "gpm": 1.0}
     for group, period in limits.items():
-        ages = sorted(values[f"sample/{group}/age"] for _, values in found.frames[20:])
+        ages = sorted(values[f"sample/{group}/age"] for values in found.values[20:])
         # On average half a period old; three times that leaves room for a loaded machine.
         assert ages[len(ages) // 2] < 3 * (period / 2 + 0.1), group
-    windows = {group: found.frames[-1][1][f"sample/{group}/window"] for group in limits}
-    assert windows["gpu-bus"] == pytest.approx(0.02)
-    assert windows["gpu-slow"] == pytest.approx(0.167)
+    windows = {group: found.values[-1][f"sample/{group}/window"] for group in limits}
+    assert (windows["gpu-bus"], windows["gpu-slow"]) == pytest.approx((0.02, 0.167))
     assert 0.15 < windows["gpu"] < 1.0
     assert 0.8 < windows["gpm"] < 3.0
     # They move, and not all of them together.
-    first, last = found.frames[10][1], found.frames[-1][1]
+    first, last = found.values[10], found.values[-1]
     assert any(first[f"gpu/{gpu}/utilisation"] != last[f"gpu/{gpu}/utilisation"] for gpu in range(8))
     assert len({last[f"gpu/{gpu}/utilisation"] for gpu in range(8)}) > 1
 
@@ -115,14 +69,14 @@ def test_absent_metrics_mig_and_xid_reach_the_hello_and_the_notices() -> None:
         "errors": {"2": {"nvmlDeviceGetPowerUsage": "NVML_ERROR_NO_PERMISSION"}},
         "xid": [[1.0, 2, 79]],
     }
-    with sampler(SAMPLE, options) as found:
+    with started(options, "--interval=0.1") as found:
         found.listen(25)
     t4, a100, h100 = found.hellos[-1]["gpus"]
     assert t4["reasons"]["jpeg"] == t4["reasons"]["sm_active"] == t4["reasons"]["nvlink_sent"] == "Not Supported"
     assert a100["reasons"]["utilisation"] == "Not Supported (MIG is on)"
     assert [instance["index"] for instance in a100["mig"]] == [0, 1]
     assert h100["reasons"]["power_draw"] == "Insufficient Permissions"
-    values = found.frames[-1][1]
+    values = found.values[-1]
     assert math.isnan(values["gpu/0/jpeg"])
     assert math.isnan(values["gpu/2/power"])
     assert 0 < values["gpu/1/mig/1/memory"] < 100
@@ -146,15 +100,13 @@ with nvml([FakeGpu(), FakeGpu(utilisation=80)], init_delay=1.0):
 
 
 def test_frames_carry_gpus_that_come_late_and_a_hello_goes_before_them() -> None:
-    with sampler(["-c", LATE]) as found:
+    with started(command=["-c", LATE]) as found:
         found.listen(5)
-        assert found.hellos[0]["gpus"] == []
-        assert found.hellos[0]["gpu_reason"] == "NVML has not answered yet"
-        assert not any(name.startswith("gpu/") for name in found.frames[0][1])
+        assert (found.hellos[0]["gpus"], found.hellos[0]["gpu_reason"]) == ([], "NVML has not answered yet")
+        assert not any(name.startswith("gpu/") for name in found.values[0])
         found.listen(40)
     assert [gpu["name"] for gpu in found.hellos[-1]["gpus"]] == ["NVIDIA H200"] * 2
-    assert found.frames[-1][1]["gpu/1/utilisation"] == 80.0
-    assert found.frames[-1][1]["gpu/0/power"] == 50.0
+    assert (found.values[-1]["gpu/1/utilisation"], found.values[-1]["gpu/0/power"]) == (80.0, 50.0)
     assert "NVML lists 2 GPU(s)" in [notice["message"] for notice in found.notices]
 
 
@@ -166,7 +118,7 @@ def test_without_the_stand_in_this_machine_is_as_it_is() -> None:
         words = str(error)
     else:
         pynvml.nvmlShutdown()
-    with sampler(SAMPLE) as found:
+    with started(None, "--interval=0.1") as found:
         found.listen(3)
     assert found.hellos[-1]["gpu_reason"] == words
 

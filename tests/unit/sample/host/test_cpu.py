@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,6 +48,16 @@ def shares(probe: Cpu | Split) -> dict[str, float]:
     return dict(zip([name for name, _ in probe.series], values, strict=True))
 
 
+def started(tmp_path: Path, *cores: Times, **more: Any) -> tuple[Path, Cpu]:
+    """A /proc/stat and a probe that has read it once, so that its windows have begun."""
+    file = tmp_path / "stat"
+    file.write_text(stat(*cores, **more))
+    probe = Cpu(ProcStat(file))
+    shares(probe)
+    shares(probe.split)
+    return file, probe
+
+
 def test_busy_and_iowait_are_shares_of_the_window_and_so_are_their_parts(tmp_path: Path) -> None:
     file = tmp_path / "stat"
     file.write_text(stat((10, 0, 0, 100, 0, 0, 0, 0), (0, 0, 0, 50, 50, 0, 0, 0)))
@@ -72,22 +83,11 @@ def test_busy_and_iowait_are_shares_of_the_window_and_so_are_their_parts(tmp_pat
 
 
 def test_a_guests_time_is_not_counted_twice(tmp_path: Path) -> None:
-    file = tmp_path / "stat"
-    file.write_text(stat((0,) * 10))
-    probe = Cpu(ProcStat(file))
-    shares(probe)
-    shares(probe.split)
+    file, probe = started(tmp_path, (0,) * 10)
     file.write_text(stat((30, 0, 0, 70, 0, 0, 0, 0, 30, 0)))  # all of user's 30 ticks were a guest's
     assert shares(probe)["cpu/0/busy"] == pytest.approx(30.0)
     assert shares(probe.split)["cpu/0/user"] == pytest.approx(30.0)
-
-
-def test_the_split_covers_the_time_since_its_own_last_read(tmp_path: Path) -> None:
-    file = tmp_path / "stat"
-    file.write_text(stat((0,) * 8))
-    probe = Cpu(ProcStat(file))
-    shares(probe)
-    shares(probe.split)
+    file, probe = started(tmp_path, (0,) * 8)
     for user in (10, 10, 30):
         file.write_text(stat((user, 0, 0, 100 - user, 0, 0, 0, 0)))
         shares(probe)
@@ -95,10 +95,7 @@ def test_the_split_covers_the_time_since_its_own_last_read(tmp_path: Path) -> No
 
 
 def test_a_window_without_a_tick_holds_the_value_and_grows(tmp_path: Path) -> None:
-    file = tmp_path / "stat"
-    file.write_text(stat((0, 0, 0, 0, 0, 0, 0, 0)))
-    probe = Cpu(ProcStat(file))
-    probe.read(0.0)
+    file, probe = started(tmp_path, (0, 0, 0, 0, 0, 0, 0, 0))
     file.write_text(stat((3, 0, 0, 1, 0, 0, 0, 0)))
     assert shares(probe)["cpu/0/busy"] == pytest.approx(75.0)
     assert shares(probe)["cpu/0/busy"] == pytest.approx(75.0)
@@ -107,10 +104,7 @@ def test_a_window_without_a_tick_holds_the_value_and_grows(tmp_path: Path) -> No
 
 
 def test_counters_that_step_back_give_no_absurd_shares(tmp_path: Path) -> None:
-    file = tmp_path / "stat"
-    file.write_text(stat((100, 0, 0, 100, 100, 0, 0, 0)))
-    probe = Cpu(ProcStat(file))
-    probe.read(0.0)
+    file, probe = started(tmp_path, (100, 0, 0, 100, 100, 0, 0, 0))
     file.write_text(stat((110, 0, 0, 101, 98, 0, 0, 0)))
     assert shares(probe) == {"cpu/0/busy": pytest.approx(100 * (1 - 1 / 9)), "cpu/0/iowait": 0.0}
     file.write_text(stat((111, 0, 0, 90, 120, 0, 0, 0)))  # 12 ticks by the total, 22 by iowait
@@ -144,10 +138,7 @@ def test_a_core_that_goes_offline_is_missing_and_the_others_keep_their_names(tmp
 
 
 def test_a_core_that_comes_later_adds_its_series(tmp_path: Path) -> None:
-    file = tmp_path / "stat"
-    file.write_text(stat((0,) * 8, (0,) * 8, numbers=(0, 2)))
-    probe = Cpu(ProcStat(file))
-    probe.read(0.0)
+    file, probe = started(tmp_path, (0,) * 8, (0,) * 8, numbers=(0, 2))
     before = probe.series
     file.write_text(stat((1, 0, 0, 3, 0, 0, 0, 0), (0,) * 8, (1, 0, 0, 1, 0, 0, 0, 0)))
     found = shares(probe)
@@ -275,17 +266,14 @@ def test_one_look_at_256_cores_is_cheap(tmp_path: Path) -> None:
     assert min(spent) < 1.5e-3  # 0.35 ms where this was written
 
 
-def test_a_topology_that_nobody_tells_is_one_place_with_the_reason(tmp_path: Path) -> None:
-    topology = Topology(lambda: (0, 1), tmp_path)
-    assert topology.read() == {"sockets": [[0, 1]], "numa": [[0, 1]]}
-    assert set(topology.reasons) == {"topology/sockets", "topology/numa"}
-
-
-def test_the_topology_of_this_machine() -> None:
+def test_the_topology_of_this_machine(tmp_path: Path) -> None:
     cores = open_cpu().cores
     found = Topology(lambda: cores).read()
     assert sorted(core for group in found["sockets"] for core in group) == list(cores)
     assert sorted(core for group in found["numa"] for core in group) == list(cores)
+    topology = Topology(lambda: (0, 1), tmp_path)
+    assert topology.read() == {"sockets": [[0, 1]], "numa": [[0, 1]]}
+    assert set(topology.reasons) == {"topology/sockets", "topology/numa"}
 
 
 @pytest.mark.parametrize(("text", "expected"), [("0-3,8\n", [0, 1, 2, 3, 8]), ("5", [5]), ("\n", [])])
@@ -317,9 +305,6 @@ def test_frequencies_come_from_the_first_source_that_has_them(tmp_path: Path) ->
     assert math.isnan(second)
     assert frequency(tmp_path / "b", cpuinfo_cur_freq="2300000\n", cpuinfo=CPUINFO).read(0.0) == [2300.0, 2300.0]
     assert frequency(tmp_path / "c", cpuinfo=CPUINFO).read(0.0) == [2596.142, 1200.0]
-
-
-def test_a_frequency_that_nobody_tells_is_absent_with_the_reason(tmp_path: Path) -> None:
     nowhere = frequency(tmp_path)
     assert (nowhere.series, list(nowhere.read(0.0))) == ((), [])
     assert "cpufreq" in nowhere.reasons["frequency"]

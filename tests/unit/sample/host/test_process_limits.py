@@ -160,18 +160,12 @@ LAYOUTS: list[tuple[Any, list[int], float | None, int | None, str | None]] = [
 
 
 @pytest.mark.parametrize(("layout", "cpus", "quota", "memory", "source"), LAYOUTS)
-def test_the_limits(
+def test_the_limits_and_the_metrics_of_each_layout(
     tmp_path: Path, layout: Any, cpus: list[int], quota: float | None, memory: int | None, source: str | None
 ) -> None:
     limits = Limits(PID, layout(tmp_path))
     assert limits.read() == {"cpus": cpus, "cpu_quota": quota, "memory": memory, "source": source}
     assert set(limits.reasons) == (set() if source else {"limits"})
-
-
-@pytest.mark.parametrize(("layout", "cpus", "quota", "memory", "source"), LAYOUTS)
-def test_a_metric_without_a_limit_is_absent_and_says_why(
-    tmp_path: Path, layout: Any, cpus: list[int], quota: float | None, memory: int | None, source: str | None
-) -> None:
     probe = Container(PID, layout(tmp_path))
     names = {name for name, _ in probe.series}
     assert ("container/cpu" in names) == ("container/throttled" in names) == (quota is not None)

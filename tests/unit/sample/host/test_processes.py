@@ -17,6 +17,7 @@ import pytest
 from benchmarks.metrics import GROUPS, METRICS, matching
 from kernel_monitor.os_process import FORK_SERVER
 from kernel_monitor.sample.host.processes import ROLES, ProcessTree, ProcSource, PsutilSource, Source, Usage
+from tests.unit.checks import not_none, wait_for
 
 TICK = 1 / os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -123,20 +124,21 @@ def test_cpu_and_bytes_are_those_of_the_window(proc: Fake) -> None:
     proc.put(201, KERNEL, ticks=10**6 + 200, pages=3, moved=(10**9 + 500, 100), name="pt_data_worker")
     proc.put(202, KERNEL, ticks=7 + 100, pages=5, moved=(700, 10**9), name="pt_data_worker")
     found = read(tree, 12.0)
-    assert found["process/kernel/cpu"] == pytest.approx(75.0)
-    assert found["process/kernel/write"] == 3000.0
-    assert found["process/workers/cpu"] == pytest.approx(150.0)
-    assert found["process/workers/read"] == 600.0
-    assert found["process/workers/write"] == 50.0
-    assert found["process/workers/memory"] == 8 * PAGE
+    assert (found["process/kernel/cpu"], found["process/kernel/write"]) == pytest.approx((75.0, 3000.0))
+    assert (found["process/workers/cpu"], found["process/workers/read"]) == pytest.approx((150.0, 600.0))
+    assert (found["process/workers/write"], found["process/workers/memory"]) == (50.0, 8 * PAGE)
 
 
-def test_a_role_that_nobody_plays_has_a_count_and_nothing_else(proc: Fake) -> None:
+def test_a_role_that_nobody_plays_has_a_count_alone_and_counters_that_step_back_count_nothing(proc: Fake) -> None:
     tree = proc.tree()
     read(tree, 1.0)
     found = read(tree, 2.0)
     assert found["process/workers/count"] == 0
     assert all(math.isnan(found[f"process/workers/{part}"]) for part in ("cpu", "memory", "read", "write"))
+    tree = proc.tree()
+    read(tree, 1.0)
+    proc.put(KERNEL, 1, ticks=499)
+    assert read(tree, 2.0)["process/kernel/cpu"] == 0.0
 
 
 def test_processes_that_come_and_go_give_no_absurd_figures(proc: Fake) -> None:
@@ -150,13 +152,11 @@ def test_processes_that_come_and_go_give_no_absurd_figures(proc: Fake) -> None:
         203, KERNEL, ticks=30, moved=(0, 400), name="pt_data_worker"
     )  # began in the window: all of it is the window's
     found = read(tree, 11.0)
-    assert found["process/workers/cpu"] == pytest.approx(80.0)
-    assert found["process/workers/write"] == 400.0
+    assert (found["process/workers/cpu"], found["process/workers/write"]) == pytest.approx((80.0, 400.0))
     assert found["process/workers/count"] == 2
     proc.put(202, KERNEL, ticks=10**6 + 70, name="pt_data_worker", state="Z", pages=0)  # ended, not yet waited for
     found = read(tree, 12.0)
-    assert found["process/workers/cpu"] == pytest.approx(20.0)
-    assert found["process/workers/count"] == 1
+    assert (found["process/workers/cpu"], found["process/workers/count"]) == pytest.approx((20.0, 1))
     proc.end(202)
     proc.end(203)
     assert read(tree, 13.0)["process/workers/count"] == 0
@@ -174,15 +174,7 @@ def test_another_process_of_the_same_number_is_another_process(proc: Fake) -> No
     proc.put(202, KERNEL, ticks=20, start=8, name="pt_data_worker")  # ours again, and less than the one before used
     read(tree, 5.0)
     found = read(tree, 6.0)
-    assert found["process/workers/count"] == 1
-    assert found["process/workers/cpu"] == pytest.approx(20.0)
-
-
-def test_counters_that_step_back_count_nothing(proc: Fake) -> None:
-    tree = proc.tree()
-    read(tree, 1.0)
-    proc.put(KERNEL, 1, ticks=499)
-    assert read(tree, 2.0)["process/kernel/cpu"] == 0.0
+    assert (found["process/workers/count"], found["process/workers/cpu"]) == pytest.approx((1, 20.0))
 
 
 def test_a_child_that_lost_its_parent_is_still_the_kernels(proc: Fake) -> None:
@@ -277,8 +269,7 @@ def test_both_sources_see_the_same_of_real_processes(source: type[ProcSource] | 
         processes: Source = source(os.getpid())
         assert {os.getpid(), spinner.pid, waiter.pid} <= set(processes.pids())
         assert 1 not in processes.pids()
-        found = processes.usage(waiter.pid)
-        assert found is not None
+        found = not_none(processes.usage(waiter.pid))
         assert found.parent == os.getpid()
         assert not found.ended
         assert found.resident == pytest.approx(psutil.Process(waiter.pid).memory_info().rss, rel=0.02)
@@ -317,8 +308,7 @@ def test_a_forked_child_is_a_worker_and_a_started_one_is_not() -> None:
         tree = ProcessTree(kernel.pid)
         tree.read(0.0)
         found = read(tree, 1.0)
-        assert found["process/workers/count"] == 1
-        assert found["process/others/count"] == 1
+        assert (found["process/workers/count"], found["process/others/count"]) == (1, 1)
         assert found["process/kernel/count"] == 1
         assert found["process/workers/memory"] == pytest.approx(psutil.Process(forked).memory_info().rss, rel=0.1)
         kernel.stdin.close()
@@ -342,13 +332,10 @@ def test_a_process_that_nobody_waited_for_holds_no_memory() -> None:
         try:
             assert parent.stdout is not None
             child = int(parent.stdout.readline())
-            until = time.monotonic() + 10
-            while psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
-                assert time.monotonic() < until
-                time.sleep(0.01)
+            wait_for(lambda: psutil.Process(child).status() == psutil.STATUS_ZOMBIE)
             tree = ProcessTree(parent.pid)
             tree.read(0.0)
-            values = dict(zip([name for name, _ in tree.series], tree.read(1.0), strict=True))
+            values = read(tree, 1.0)
         finally:
             parent.kill()
     assert values["process/others/count"] == 0
