@@ -4,6 +4,8 @@ In: `store.Snapshot`, or the newest `store.Rows` with a `StepTable`. Out: `resul
 first (`analyse`, step by step), then `segments.py` (what is judged), `frames.py` (which steps count),
 `verdict.py` (what a loop is bound by), `advice.py` (what to do), `rules/` (single faults), and
 `live_verdict.py` (the same while the loop runs).
+
+Internal but for the names in docs/interface.md.
 """
 
 from __future__ import annotations

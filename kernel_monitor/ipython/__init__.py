@@ -1,4 +1,7 @@
-"""``%load_ext kernel_monitor`` and ``%unload_ext kernel_monitor``."""
+"""``%load_ext kernel_monitor`` and ``%unload_ext kernel_monitor``.
+
+Internal: no part of the public interface.
+"""
 
 from __future__ import annotations
 

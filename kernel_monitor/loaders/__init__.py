@@ -1,6 +1,8 @@
 """Loaders that can be swapped in the middle of an epoch: one plan, several engines.
 
 `switchable` wraps a DataLoader; `live` and `listen` are what a monitor needs to show the wrapped loaders.
+
+Internal but for the names in docs/interface.md.
 """
 
 from __future__ import annotations

@@ -6,4 +6,6 @@ process beside the kernel that joins the cluster, so that Ray's threads, output 
 ends a process that has lost its cluster. In it, `pool.py` places the workers, hands slots to them, and again to others
 where no answer comes. `driver_process.py` is the kernel's side of the pipe to it, `nodes.py` what the kernel knows of
 the nodes, and `cluster.py` decides which cluster is joined.
+
+Internal: no part of the public interface.
 """

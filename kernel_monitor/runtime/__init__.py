@@ -1,4 +1,7 @@
-"""The monitor of this process, ``kernel_monitor.monitor``: sampler, store, loaders, recorder and pages, joined."""
+"""The monitor of this process, ``kernel_monitor.monitor``: sampler, store, loaders, recorder and pages, joined.
+
+Internal: no part of the public interface.
+"""
 
 from __future__ import annotations
 

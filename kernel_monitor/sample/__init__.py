@@ -3,6 +3,8 @@
 `python -m kernel_monitor.sample` is that process: `loop` keeps its deadlines, `frame_builder` puts the frames together,
 and `host/` and `gpu/` hold the probes. `sampler_client` starts and reads it in the kernel. Both sides share `pipes` and
 `clock`.
+
+Internal: no part of the public interface.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 First: `step_meter`, which times the steps of a loop; `phase_times` times their phases. The import has no side effects,
 and torch is imported only when a model is watched.
+
+Internal: no part of the public interface.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The measurements and events of a session, in bounded memory, for any number of readers. Open `store` first."""
+"""The measurements and events of a session, in bounded memory, for any number of readers. Open `store` first.
+
+Internal: no part of the public interface.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 A new chart is a function, a line in :data:`CHARTS` and a line in `store.charts`; it then appears in the cell, the
 sidebar and the report.
 Bokeh is never imported in a process that trains; `python -m kernel_monitor.views` makes a document elsewhere.
+
+Internal: no part of the public interface.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -34,3 +35,14 @@ def test_no_typescript_module_is_in_a_circle_of_imports() -> None:
     }
     assert sum(map(len, imports.values())) > 100
     TopologicalSorter(imports).prepare()
+
+
+def test_each_package_says_whether_users_may_import_from_it() -> None:
+    interface = (ROOT / "docs" / "interface.md").read_text(encoding="utf-8")
+    packages = [path for path in files("kernel_monitor", "__init__.py") if path.parent.parent != ROOT]
+    assert len(packages) > 20
+    for path in packages:
+        name = ".".join(path.parent.relative_to(ROOT).parts)
+        named = re.search(rf"`(from )?{re.escape(name)}\b[^`]*`", interface) is not None
+        words = "Internal but for the names in docs/interface.md." if named else "Internal: no part of the public"
+        assert words in (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""), name

@@ -1,6 +1,8 @@
 """Rules: each checks segments or the session for one fault, and reports evidence and advice, or the missing signal.
 
 `rule.py` has what they share, the other modules one family of rules each; `docs/rules.md` is written from them.
+
+Internal: no part of the public interface.
 """
 
 from __future__ import annotations

@@ -2,4 +2,6 @@
 
 In: a function that gives the next slot of the plan. Out: a `Delivery` for each slot. `engine.py` is the contract and
 `backends.py` lists the engines.
+
+Internal: no part of the public interface.
 """

@@ -3,4 +3,6 @@
 `EnginePool` makes the engines, and replaces those whose knobs are turned. Each is a `PooledEngine`, used by one
 `EngineRun` at a time. `Preparation` gets one ready, `SwitchState` has what was requested and what is active, and
 `EpochIterator` delivers.
+
+Internal: no part of the public interface.
 """

@@ -3,4 +3,6 @@
 A transform goes in; a `Program` for DALI (`translate`) and an `Injected` copy that takes its random numbers from the
 plan (`inject`) come out. First: `translate`, whose `OPS` lists the known transforms; `geometry` and `colour` have their
 arithmetic.
+
+Internal: no part of the public interface.
 """
