@@ -54,6 +54,25 @@ class Gray(Step):
 
 
 @dataclass(frozen=True)
+class Invert(Step):
+    """255 minus each value, if all `gates` are open; the last gate is its own."""
+
+    gates: Gates
+
+    def arrays(self, k: int, keys: UInt64s, sizes: Ints) -> tuple[Fed, Ints]:
+        applied = opened(self.gates, keys)
+        matrices = np.where(applied[:, None, None], -np.eye(3), np.eye(3))
+        constants = np.repeat(np.where(applied, 255.0, 0.0)[:, None], 3, axis=1)
+        return {f"matrix{k}": float32(matrices), f"constant{k}": float32(constants)}, sizes
+
+    def drawn(self, keys: UInt64s, _sizes: Ints) -> list[Any]:
+        return coins(self.gates, keys)
+
+    def build(self, graph: Graph, k: int, image: Any) -> Any:
+        return _matrix(graph, f"matrix{k}", image, graph.fed(f"constant{k}", 1, "FLOAT"))
+
+
+@dataclass(frozen=True)
 class BrightnessContrast(Step):
     """albumentations' RandomBrightnessContrast: each value times a factor, plus an addend, its fraction cut off.
 

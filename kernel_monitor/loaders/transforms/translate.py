@@ -177,6 +177,13 @@ def _gray(chain: Chain, transform: Any, coin: bool) -> None:
     chain.steps.append(colour.Gray(chain.operation, gates, chain.cut, coin))
 
 
+def _invert(chain: Chain, transform: Any) -> None:
+    if not chain.whole:  # there torchvision subtracts from 1, whatever the scale
+        raise Refused("it computes on floating-point pixels; put it before ToTensor")
+    chain.pixels()
+    chain.steps.append(colour.Invert(chain.operation, _coin(chain, transform)))
+
+
 def _jitter(chain: Chain, transform: Any) -> None:
     if transform.hue is not None:
         raise Refused("it changes the hue, which DALI does in another colour space")
@@ -302,6 +309,7 @@ OPS: dict[str, Op] = {
     "RandomAffine": Op(partial(_warp, rotation=False), geometry.AffineInjection),
     "Grayscale": Op(partial(_gray, coin=False)),
     "RandomGrayscale": Op(partial(_gray, coin=True), Coin),
+    "RandomInvert": Op(_invert, Coin),
     "ColorJitter": Op(_jitter, colour.JitterInjection),
     "GaussianBlur": Op(_blur, colour.BlurInjection),
     "RandomErasing": Op(_erasing, _erase_injection),

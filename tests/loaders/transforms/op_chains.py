@@ -85,6 +85,8 @@ DIRECT: dict[str, Any] = {
     "RandomGrayscale": _v1(_SQUARE, v1.RandomGrayscale(0.5)),
     "RandomGrayscale, v2": _v2(v2.RandomGrayscale(0.5), _SQUARE2),
     "RandomGrayscale of floats": _floats(v1.RandomGrayscale(0.5), _SQUARE),
+    "RandomInvert": _v1(_SQUARE, v1.RandomInvert(0.4)),
+    "RandomInvert, v2": _v2(v2.RandomInvert(), _SQUARE2),
     "ColorJitter": _v1(_SQUARE, v1.ColorJitter(0.4, 0.4, 0.4)),
     "ColorJitter, v2": _v2(_SQUARE2, v2.ColorJitter(0.4, 0.4, 0.4)),
     "ColorJitter of brightness": _v1(_SQUARE, v1.ColorJitter(brightness=(0.2, 1.8))),

@@ -45,6 +45,7 @@ LIMITS = {
     "RandomRotation": "expand; interpolation other than nearest; a fill for each channel",
     "RandomAffine": "interpolation other than nearest; a fill for each channel",
     "Grayscale": "one output channel",
+    "RandomInvert": "on floats",
     "ColorJitter": "hue; on floats",
     "RandomErasing": "value='random'",
     "ToDtype": "types other than float32 and uint8",

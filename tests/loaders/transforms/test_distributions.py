@@ -136,6 +136,7 @@ def test_the_order_of_jitter_is_uniform() -> None:
         ("RandomHorizontalFlip", 0.1),
         ("RandomVerticalFlip", 0.7),
         ("RandomGrayscale", 0.1),
+        ("RandomInvert", 0.4),
         ("RandomErasing", 0.25),
     ],
 )
