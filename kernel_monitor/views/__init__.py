@@ -1,7 +1,6 @@
 """The charts: each is a function that returns a heading and Bokeh figures over named sources, without data.
 
-A new chart is a function, a line in :data:`CHARTS` and a line in `store.charts`; it then appears in the cell, the
-sidebar and the report.
+docs/architecture.md says how a chart is added.
 Bokeh is never imported in a process that trains; `python -m kernel_monitor.views` makes a document elsewhere.
 
 Internal: no part of the public interface.
@@ -9,39 +8,20 @@ Internal: no part of the public interface.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from bokeh.embed import json_item
 from bokeh.layouts import column
 from bokeh.models import Column, ColumnDataSource
-from bokeh.models.ui import UIElement
 
-from ..store import Schema
+from ..store import Schema, charts
 from ..store.charts import DEFAULT_CHARTS, Kind
-from .hardware_charts import cpu, gpu, gpu_bus, gpu_clocks, gpu_counters, gpu_engines, io, memory, pressure, processes
+from . import hardware_charts, loader_charts
 from .heatmap import color_scale
-from .loader_charts import images, nodes, phases, ranks, wait
-from .style import Page, show_time
+from .style import Chart, Page, show_time
 
-Chart = Callable[[Schema, Page], "list[UIElement]"]
-CHARTS: dict[str, Chart] = {
-    "cpu": cpu,
-    "gpu": gpu,
-    "nodes": nodes,
-    "ranks": ranks,
-    "images": images,
-    "wait": wait,
-    "phases": phases,
-    "processes": processes,
-    "memory": memory,
-    "io": io,
-    "pressure": pressure,
-    "gpu-engines": gpu_engines,
-    "gpu-counters": gpu_counters,
-    "gpu-clocks": gpu_clocks,
-    "gpu-bus": gpu_bus,
-}
+_DRAWN: dict[str, Chart] = {**hardware_charts.CHARTS, **loader_charts.CHARTS}
+CHARTS: dict[str, Chart] = {chart.id: _DRAWN[chart.id] for chart in charts.CHARTS}
 """The charts of `store.charts.CHARTS`: each gives its heading, its legend and its figures, or nothing at all."""
 
 
@@ -69,8 +49,8 @@ def document(schema: Schema, kind: Kind = "live") -> dict[str, Any]:
     `lines`: the series whose values must be exact, because they are drawn as lines or on a scale that the page finds;
     the others are colours of a heatmap in %.
     """
-    charts = layout(schema, kind)
-    tags: list[Any] = [model.tags[0] for model in charts.references() if isinstance(model, ColumnDataSource)]
+    drawn = layout(schema, kind)
+    tags: list[Any] = [model.tags[0] for model in drawn.references() if isinstance(model, ColumnDataSource)]
     exact = {name for tag in tags if tag.get("scale") for name in tag["rows"]}
     lines = sorted(exact.union(*(tag.get("columns", {}).values() for tag in tags)))
-    return {**json_item(charts), "lines": lines}
+    return {**json_item(drawn), "lines": lines}

@@ -15,7 +15,7 @@ from ..store.charts import PROCESS_ROLES, chart_series
 from ..store.schema import Gpu
 from .curves import LOW, Curve, Entry, chart, curve_color
 from .heatmap import Group, Row, heatmap, row_height, tall_row
-from .style import NEUTRAL, Page, heading, missing
+from .style import NEUTRAL, Chart, Page, heading, missing
 
 # ---- GPUs: heatmaps of their load, engines and counters, and lines of their clocks, temperature and bus traffic.
 
@@ -300,3 +300,17 @@ def _also(schema: Schema, series: str) -> tuple[str, str] | None:
 
 def _present(schema: Schema, *lines: Curve) -> list[Curve]:
     return [line for line in lines if line.series in schema.columns]
+
+
+CHARTS: dict[str, Chart] = {
+    "cpu": cpu,
+    "gpu": gpu,
+    "processes": processes,
+    "memory": memory,
+    "io": io,
+    "pressure": pressure,
+    "gpu-engines": gpu_engines,
+    "gpu-counters": gpu_counters,
+    "gpu-clocks": gpu_clocks,
+    "gpu-bus": gpu_bus,
+}

@@ -15,7 +15,7 @@ from ..store.charts import MANY_ROWS, hosts_of
 from ..store.schema import PHASE_SERIES
 from .curves import LOW, SECONDS, Curve, chart, curve_color, curves, key, stacks
 from .heatmap import Group, Row, heatmap
-from .style import NEUTRAL, Page, heading, missing
+from .style import NEUTRAL, Chart, Page, heading, missing
 
 # ---- The loaders: images per second, waits and steps, and the phases of the steps.
 
@@ -264,3 +264,6 @@ def _node_rows(node: Node) -> list[Row]:
         for k, name in enumerate(node.gpus)
     ]
     return [*cores, *gpus]
+
+
+CHARTS: dict[str, Chart] = {"nodes": nodes, "ranks": ranks, "images": images, "wait": wait, "phases": phases}

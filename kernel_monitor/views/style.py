@@ -7,7 +7,7 @@ Bokeh takes ``$$…$$`` in a plain string for TeX and then loads MathJax from th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from bokeh.core.properties import value
@@ -97,6 +97,10 @@ class Page:
             days="%d %b",
             boundary_scaling=False,
         )
+
+
+Chart = Callable[[Schema, Page], list[UIElement]]
+"""A chart: returns its heading, its legend and its figures, or nothing at all."""
 
 
 def heading(name: str, title: str, note: str | None = None) -> Pane:

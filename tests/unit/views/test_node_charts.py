@@ -159,7 +159,7 @@ def test_the_table_of_machines_says_what_they_did() -> None:
 def test_a_live_export_names_machines_only_where_that_is_allowed(
     no_nodes: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kernel_monitor.runtime.node_tracker.LOOK_S", 0.0)
+    monkeypatch.setattr("kernel_monitor.runtime.node_tracker.REFRESH_S", 0.0)
     sent: list[Snapshot] = []
     monkeypatch.setattr("kernel_monitor.runtime.export.render_report", sent.append)
     one = Monitor()
