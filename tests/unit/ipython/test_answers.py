@@ -60,7 +60,7 @@ def test_what_cannot_be_done_is_said(magic: Magic, line: str, says: str) -> None
 
 
 def test_a_profile_stands_under_the_cell_of_its_loop(cell: Magic, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernel_monitor.ipython.answers.READING_S", 60.0)  # the trace is read by a new process
+    monkeypatch.setattr("kernel_monitor.profiler.plugin.READING_S", 60.0)  # the trace is read by a new process
     assert cell("%monitor profile 5").startswith("profiling the next 5 steps")
     cell("import torch\nfrom kernel_monitor import watch_loader\ndata = watch_loader([[0] * 4] * 40, name='t')")
     loop = "for _ in data:\n    torch.mm(torch.ones(32, 32), torch.ones(32, 32))"

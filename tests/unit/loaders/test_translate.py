@@ -52,7 +52,8 @@ def test_the_usual_chains_of_both_versions_give_the_same_program(chain: Any) -> 
     )
     assert program.size == (8, 8)
     assert program.floating
-    assert (program.factor, program.offset) == pytest.approx(([2 / 255] * 3, [-1] * 3))
+    assert program.factor == pytest.approx([2 / 255] * 3)
+    assert program.offset == pytest.approx([-1] * 3)
     assert program.rest is None
     assert program.reason is None
     assert program.mirrors == program.steps[2:]

@@ -36,7 +36,7 @@ def test_what_is_no_snapshot_is_refused_in_one_line() -> None:
 
 
 def test_importing_it_imports_no_bokeh() -> None:
-    assert loaded_by("import kernel_monitor.report, kernel_monitor.report.client", "bokeh") == []
+    assert loaded_by("import kernel_monitor.report, kernel_monitor.stream.render_process", "bokeh") == []
 
 
 def test_a_snapshot_that_cannot_be_read_ends_the_process_that_waits_for_it() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import time
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -14,7 +15,7 @@ import pytest
 from kernel_monitor import warm
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.runtime import Monitor
-from kernel_monitor.steps import watch_loader
+from kernel_monitor.steps import watch_loader, watched_loader
 from kernel_monitor.store import Schema, Store
 from kernel_monitor.store.charts import Kind, document_shape, fill_document
 from kernel_monitor.stream import chart_documents
@@ -194,8 +195,9 @@ def test_warming_up_makes_what_the_first_minute_needs(tmp_path: Path, count: lis
     assert kept._warming is process  # it is known to be warm
 
 
-def test_a_session_has_its_charts_before_its_sampler_speaks() -> None:
+def test_a_session_has_its_charts_before_its_sampler_speaks(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sampler takes some tenths of a second to start, in which pages build the charts that it is going to fill."""
+    monkeypatch.setattr(watched_loader, "_live", weakref.WeakValueDictionary())  # no loops of other tests
     monitor = Monitor()
     loader = watch_loader([1, 2], name="train")
     machine = next(warm._hellos())

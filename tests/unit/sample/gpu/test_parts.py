@@ -113,7 +113,7 @@ def test_mig_instances_have_their_memory_and_activity_and_the_gpu_says_why_it_ha
     assert asked.reading("mig") == (0.0, 0.0)
 
 
-def test_mig_instances_come_and_go(ask: Ask, mode: int | None) -> None:
+def test_mig_instances_come_and_go(ask: Ask) -> None:
     gpu = mig_gpu(3)
     asked = ask(gpu)
     asked.round(1.0)
@@ -122,6 +122,10 @@ def test_mig_instances_come_and_go(ask: Ask, mode: int | None) -> None:
     asked.round(1.0)
     assert sum(part.startswith("mig/") for part in asked.values()) == 3
     assert asked.values()["mig/0/memory"] == 10.0
+
+
+@pytest.mark.parametrize("mode", [None, 0])
+def test_a_gpu_without_mig_has_no_such_rows(ask: Ask, mode: int | None) -> None:
     asked = ask(FakeGpu(mig_mode=mode))
     assert asked.round() == []
     assert not any(part.startswith("mig/") for part in asked.values())
