@@ -439,7 +439,7 @@ class DiagnoseCommand:
 
     @property
     def state(self) -> DiagnosisState | None:
-        """How far the newest diagnosis is: `state` (`running`, `done`, `failed`, `cancelled`), `loader`, `name`,
+        """The progress of the newest diagnosis: `state` (`running`, `done`, `failed`, `cancelled`), `loader`, `name`,
         `backend` (under measurement), `done` and `total` (engines), `seconds_left`, `message`, `result` (what was
         measured, also by one that was aborted); None before the first one."""
         return None if self._run is None else self._run.state

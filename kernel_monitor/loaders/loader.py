@@ -113,7 +113,7 @@ class FixedLoader(SizedLoader):
         return {engine["name"]: Backend(engine["available"], engine["reason"]) for engine in engines}
 
     def switch(self, name: str) -> None:
-        """Nothing can be switched; raises `BackendUnavailable` with the reason."""
+        """Refuse, as no engine can be chosen: raises `BackendUnavailable` with the reason."""
         reason = next(engine.reason for engine in self.backends.values())
         raise BackendUnavailable(f"{name} cannot be used: {reason}")
 
@@ -319,7 +319,7 @@ class SwitchableLoader(EpochRecords):
             self.guard.note(error, f"the switch to {name} does not take place")
 
     def set(self, *, workers: int | None = None, prefetch: int | None = None, threads: int | None = None) -> None:
-        """Turn knobs (see `Knobs`) and return; may be called from any thread while another one iterates.
+        """Change knobs (see `Knobs`) and return; may be called from any thread while another one iterates.
 
         Takes effect at a batch boundary, with nothing lost. Of several quick changes the newest counts. If the new
         engine does not start, the old values come back and the status shows why. New workers are forked where the

@@ -45,7 +45,7 @@ class Origin:
 
     @classmethod
     def now(cls, loader: DataLoader[Any], *, kept: bool) -> Origin:
-        """As things are. `kept`: the next iteration makes no new workers, so torch would not seed any."""
+        """Return the generators as they are now. `kept`: no new workers are made next, so torch seeds none."""
         places = dict(random_streams.samplers(loader))
         return cls(
             Defaults.now(),
@@ -57,12 +57,12 @@ class Origin:
         )
 
     def plain(self) -> dict[str, Any]:
-        """As texts and numbers, and what the samplers themselves gave."""
+        """Return the same as texts and numbers, with the samplers' own states."""
         return {**copy.deepcopy(vars(self)), "defaults": self.defaults.plain()}
 
     @classmethod
     def of(cls, plain: dict[str, Any]) -> Origin:
-        """The opposite of `plain`."""
+        """Return the origin that `plain` gave."""
         return cls(**{**copy.deepcopy(plain), "defaults": Defaults.of(plain["defaults"])})
 
     def set_epochs(self, loader: DataLoader[Any]) -> None:

@@ -126,7 +126,7 @@ def new_trace(recording: str | os.PathLike[str] | None) -> Path:
 
 
 def prune(folder: Path) -> list[Path]:
-    """Delete traces whose recording is gone, and the oldest where there are many; returns which."""
+    """Delete traces whose recording is gone, and the oldest where there are many; return their paths."""
     traces = sorted(folder.glob(f"*{_PART}*.json.gz"), key=lambda trace: trace.stat().st_mtime)
     alone = [trace for trace in traces if not (folder / f"{trace.name.rsplit(_PART, 1)[0]}.kmsession").exists()]
     kept = [trace for trace in traces if trace not in alone]

@@ -1,4 +1,4 @@
-"""What the rest of the package uses of `profiler`: the command *Profile 10 steps*, its magic and its request."""
+"""The interface of `profiler` to the rest of the package: the command *Profile 10 steps*, its magic and its request."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ class ProfileCommand:
 
     @property
     def state(self) -> ProfileState | None:
-        """How far the newest profile is: `state` (`running`, `done`, `failed`), `loader`, `done` and `total` (steps),
-        `message`, `result`; None before the first one."""
+        """Its state: `state` (`running`, `done`, `failed`), `loader`, `done` and `total` (steps), `message` and
+        `result`; None before the first one."""
         return None if self._run is None else self._run.state
 
     def ended(self, seconds: float) -> ProfileState | None:

@@ -44,7 +44,7 @@ _OF_LAUNCHERS = ("TORCHELASTIC_", "SLURM_", "OMPI_", "PMI_", "PMIX_")
 
 @dataclass(frozen=True)
 class RankCommand:
-    """How a rank was started. The environment stays in memory: it may hold secrets."""
+    """The command by which a rank was started. The environment stays in memory: it may hold secrets."""
 
     words: tuple[str, ...]
     folder: str
@@ -254,7 +254,7 @@ class _AloneRun:
 
 
 def _environment(of_rank: dict[str, str]) -> dict[str, str]:
-    """With this very package, which the supervisor needs, behind what the rank had."""
+    """Return the environment of a rank, with the path of this package, which the supervisor needs, at the end."""
     paths = [found.get("PYTHONPATH", "") for found in (of_rank, child_environment())]
     joined = os.pathsep.join(dict.fromkeys(part for path in paths for part in path.split(os.pathsep) if part))
     return {**of_rank, **({"PYTHONPATH": joined} if joined else {})}

@@ -1,4 +1,4 @@
-"""Which samples of a data set all ranks of a job together delivered in an epoch: each once, or not."""
+"""The samples of a data set that all ranks of a job together delivered in an epoch: each once, or not."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class GatewayClient:
         return found
 
     def take(self, message: bytes) -> None:
-        """Take what the gateway says of itself."""
+        """Record a message in which the gateway describes itself."""
         found: dict[str, Any] = json.loads(message)
         self._state = {name: int(found[name]) for name in ("connections", "most", "refused")}
 

@@ -1,4 +1,4 @@
-"""Which rank of which job this process is, and on which GPU."""
+"""The identity of this process: its rank, its job and its GPU."""
 
 from __future__ import annotations
 

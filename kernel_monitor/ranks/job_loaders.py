@@ -156,7 +156,7 @@ def _engine(name: str, states: States) -> EngineState:
 
 
 def alike(said: Iterable[tuple[Rank, str]]) -> list[tuple[str, list[Rank]]]:
-    """Who said the same."""
+    """Return the ranks whose loaders have the same state."""
     found: dict[str, list[Rank]] = {}
     for rank, words in said:
         found.setdefault(words, []).append(rank)

@@ -153,7 +153,7 @@ class Jobs:
         return {process.identity.host for process in self._processes if process.rank.alive}
 
     def bound(self) -> float | None:
-        """Return to how many s the clocks of all ranks that are alive agree with ours; None: that is not known yet."""
+        """Return the bound, in s, on the difference between our clock and those of living ranks; None if not known."""
         bounds = [process.bound for process in self._processes if process.rank.alive]
         known = [bound for bound in bounds if bound is not None]
         return max(known, default=0.0) if len(known) == len(bounds) else None

@@ -1,4 +1,4 @@
-"""What the rest of the package uses of `ranks`: live ranks, their half in each process, and their commands."""
+"""The interface of `ranks` to the rest of the package: live ranks, their half in each process, and their commands."""
 
 from __future__ import annotations
 

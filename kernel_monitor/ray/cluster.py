@@ -1,4 +1,4 @@
-"""Which Ray cluster the engine `ray` joins, found out without importing Ray.
+"""The Ray cluster that the engine `ray` joins, found without importing Ray.
 
 The one that this process has joined itself; else the one of `monitor.configure(ray=…)` or of RAY_ADDRESS; else one of
 our own on this machine, which a person is asked for first.

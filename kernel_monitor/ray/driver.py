@@ -325,7 +325,7 @@ def join(address: str, place: Place) -> Any:
 
 
 def _reach(address: str) -> None:
-    """See that something listens at an address: Ray itself would wait for minutes. ConnectionError if not."""
+    """Check that something listens at an address: Ray itself would wait for minutes. ConnectionError if not."""
     host, _, port = address.rpartition(":")
     if not host:  # `auto`
         return

@@ -1,4 +1,4 @@
-"""What runs on a node: a process with the user's data set and collate function that answers one slot a call.
+"""The worker on a node: a process with the user's data set and collate function that answers one slot a call.
 
 Imported in the driver process too, where there is no torch: it is imported where it is used.
 """
@@ -183,7 +183,7 @@ class Work:
 
 
 class Sending(NamedTuple):
-    """Which nodes get the files' contents with each batch."""
+    """The nodes that get the files' contents with each batch."""
 
     always: bool  # whether all of them; else those that do not see the files
     refusal: str | None  # why none does, with the remedy; None where that is not so
@@ -235,7 +235,7 @@ def _content(path: str) -> Any:
 
 
 def _at_once(path: str, flags: int) -> int:
-    """Open a file; if it is a named pipe, without waiting for a writer."""
+    """Open a file; do not wait for a writer if it is a named pipe."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 

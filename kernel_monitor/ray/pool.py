@@ -106,7 +106,7 @@ class Pool:
 
     @property
     def hopeless(self) -> str | None:
-        """Why there will be no worker; None while there is one, or may be one."""
+        """The reason why there will be no worker; None while there is one, or may be one."""
         if self.ready:
             return None
         if self._without_since is not None and time.monotonic() - self._without_since > _GIVES_UP:

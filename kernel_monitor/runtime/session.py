@@ -102,7 +102,7 @@ class Session:
 
     @property
     def restarts(self) -> int:
-        """How often the running sampler was restarted."""
+        """The number of restarts of the running sampler."""
         return 0 if self.client is None else self.client.restarts
 
     def start(self, settings: Settings) -> bool:

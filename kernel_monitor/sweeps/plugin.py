@@ -1,4 +1,4 @@
-"""What the rest of the package uses of `sweeps`: `sweep`, and the command `kernel-monitor sweep`."""
+"""The interface of `sweeps` to the rest of the package: `sweep`, and the command `kernel-monitor sweep`."""
 
 from __future__ import annotations
 

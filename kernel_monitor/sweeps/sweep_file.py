@@ -1,4 +1,4 @@
-"""What a sweep keeps on disk: `sweep.json` in its folder, replaced as a whole after each pass."""
+"""The file that a sweep keeps on disk: `sweep.json` in its folder, replaced as a whole after each pass."""
 
 from __future__ import annotations
 

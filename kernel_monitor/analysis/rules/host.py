@@ -249,7 +249,7 @@ def _faster(decision: Decision) -> tuple[Advice, ...]:
 
 
 def _wanted(session: Session, decision: Decision, before: Side, after: Side, many: int) -> int:
-    """Return how many should load: those of before a knob was turned, else what the training leaves of the cores."""
+    """Return the number of processes to load with: that before a knob was changed, else the cores that are left."""
     word, known = after.segment.worker_knob, decision.worker_count()
     if known is not None and known.wanted < many:
         return known.wanted

@@ -47,7 +47,7 @@ class Located(NamedTuple):
 
 
 class Examined(NamedTuple):
-    """What engines that open the files of a data set themselves have to know of it."""
+    """The result of examining a data set: its transform, and why an engine cannot open its files by itself."""
 
     transform: Any = None  # of every image; None where there is none, or not one for all
     kind: str = PIL  # of the images that it is given: "pil" or "tensor"

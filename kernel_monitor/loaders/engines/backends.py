@@ -31,7 +31,7 @@ _UNSEEDED = "What the data set draws is not seeded (seeded=False), so that DALI 
 
 
 class Backend(NamedTuple):
-    """Whether a backend can run here."""
+    """The availability of one backend."""
 
     available: bool  # whether `switch` to it is accepted
     reason: str | None  # why not, a sentence; None where it is available
@@ -109,7 +109,7 @@ def _too_few_cores(setting: Setting) -> str | None:
 
 
 def _no_workers_for_rest(setting: Setting, program: Program, crowded: str | None) -> str | None:
-    """Why workers cannot do what DALI leaves to torchvision (on the loop's own thread it would be slower than without).
+    """Return why workers cannot do what DALI leaves to torchvision (the loop's own thread would be too slow).
 
     They are new processes, forked from the fork server, as nothing is forked where DALI runs.
     """

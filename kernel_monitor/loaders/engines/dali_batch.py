@@ -52,7 +52,7 @@ class Issued:
 
     @property
     def reasons(self) -> dict[int, str]:
-        """Why rows are not given to DALI."""
+        """The reasons why rows are not given to DALI."""
         return {row: fact.reason for row, fact in enumerate(self.facts) if fact.reason is not None}
 
 

@@ -93,7 +93,7 @@ class WhenAsked:
         self._queue: deque[Slot] = deque()
 
     def prepare(self) -> None:
-        """Nothing to build."""
+        """Do nothing: this engine builds nothing in advance."""
 
     def start(self, pull: Pull) -> None:
         self._pull, self.broken = pull, False
@@ -153,7 +153,7 @@ class Setting:
     obstacle: str | None = None  # why only the data set itself may open its files, see `Examined`
 
     def fused(self, device: int | None) -> bool:
-        """Whether a crop that comes first is decoded alone (DALI's ROI decode) on a CUDA device, or None, the CPU.
+        """Return whether a crop that comes first is decoded alone (a ROI decode) on a CUDA device, or None, the CPU.
 
         Not on a GPU by itself: before nvJPEG 13.2 its decoders refuse a part of an image with fancy upsampling, which
         our pixels need; nvImageCodec then decodes on the CPU, with a warning on stderr for each image.
@@ -234,7 +234,7 @@ MOST = 256  # of anything: a slip of the finger must not start ten thousand proc
 
 
 class Knobs(NamedTuple):
-    """How much a loader may use."""
+    """The resources that a loader may use."""
 
     workers: int  # processes of `torchvision`; 0 computes in the process itself
     # batches in flight, for each worker of `torchvision` (torch's prefetch_factor), in all for DALI; as long as nobody

@@ -369,7 +369,7 @@ def _descriptors(values: Iterable[Any]) -> list[int]:
 
 
 def _leave_pipes(kept: list[int]) -> None:
-    """Let go of the writing ends of pipes, so that their readers get EOF, and of sockets that listen.
+    """Close our copies of pipes' writing ends, so that readers get EOF, and of listening sockets.
 
     The user's objects keep their descriptors' numbers, which then lead nowhere: a closed number would be used again.
     """

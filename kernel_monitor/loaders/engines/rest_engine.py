@@ -28,7 +28,7 @@ LEAST = 2  # batches in flight: one with DALI, one with a worker
 
 
 class Packing(Batches):
-    """Makes of DALI's images what is sent to a worker, instead of a finished batch."""
+    """Packs DALI's images for a worker, instead of making a finished batch of them."""
 
     def assemble(self, issued: Issued, images: Images | None, reasons: dict[int, str]) -> Delivery:
         slot, rest = issued.slot, self.work.rest

@@ -275,7 +275,7 @@ class WorkersEngine:
         return all(worker.is_alive() for worker in self._processes)
 
     def pump(self, most: int | None = None) -> None:
-        """Nothing to do: the DataLoader takes by itself, at its start and for each batch it hands out."""
+        """Do nothing: the DataLoader takes by itself, at its start and for each batch it hands out."""
 
     def offer(self) -> None:
         """Let the DataLoader take one batch now, without a batch being received.
@@ -309,7 +309,7 @@ class WorkersEngine:
         return answer(slot, fetched)
 
     def _note_plain(self, error: Exception) -> None:
-        """What torch's own loader raised is plain; what it met in the plan, which it asks for batches, is not."""
+        """Mark an exception of torch's own loader as plain, unless the plan, which it asks for batches, raised it."""
         if error is not self._sampler.failure:
             mark_plain(error)
 

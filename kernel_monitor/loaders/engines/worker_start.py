@@ -1,4 +1,4 @@
-"""How worker processes are started: by a fork, as torch does; once DALI runs in this process, from the fork server."""
+"""The start of worker processes: by a fork, as torch does; once DALI runs in this process, from the fork server."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _what_is_sent(keyed: KeyedDataset, wrapped: DataLoader[Any]) -> tuple[Any, .
 
 
 class _Way(NamedTuple):
-    """How a data set is sent to workers that are forked from the server."""
+    """The way in which a data set is sent to workers that are forked from the server."""
 
     obstacle: str | None  # why it cannot be; None if it can
     by_value: bool = False  # whether it has to be, see `by_value`; else as multiprocessing sends it

@@ -90,7 +90,7 @@ class PooledEngine:
             return self.call_inside(method, *args)
 
     def call_inside(self, method: Callable[..., Any], *args: Any) -> Any:
-        """As `call`, by a thread that has the lock."""
+        """Do what `call` does, on a thread that has the lock."""
         try:
             return method(*args)
         except BaseException:  # an interrupt, too, leaves the engine in an unknown state
@@ -263,7 +263,7 @@ class EnginePool:
 
     @property
     def knobs(self) -> Knobs:
-        """How many workers, batches in flight and threads the engines have from now on."""
+        """The numbers of workers, batches in flight and threads that the engines have from now on."""
         setting = self.setting
         dali = any(backend.available for name, backend in self.backends.items() if "threads" in SPECS[name].uses)
         prefetch = setting.prefetch or setting.wrapped.prefetch_factor or PREFETCH

@@ -50,7 +50,7 @@ class Click(NamedTuple):
 
 
 class SwitchState:
-    """Which engine is requested, which takes batches from the plan, which delivers. Any thread; nothing here waits."""
+    """The engines of a loader that are requested, that take batches from the plan, and that deliver. For any thread."""
 
     def __init__(self, loader: str, backend: str, files: Callable[[], Sequence[str]] = tuple) -> None:
         self.active = backend  # takes batches from the plan, from the next boundary on
