@@ -102,7 +102,7 @@ def test_hosts_are_folded_into_a_row_each_and_unfolded_by_keyboard(lab: Lab) -> 
     expect(first).to_be_focused()
     for text in ("Ranks: phases of the slowest and the median rank, ms", "clocks of the hosts agree to ± 0.5 ms"):
         expect(dashboard.get_by_text(text, exact=False)).to_be_visible()
-    dashboard.get_by_text("Median rank").scroll_into_view_if_needed()  # what is out of sight is not drawn
+    dashboard.get_by_text("Median rank", exact=True).scroll_into_view_if_needed()  # what is out of sight is not drawn
     # The parts of a step stand on each other, up to the step of 20 ms.
     parts = "monitor.sourceData('ranks-1-slowest-stack')"
     lab.until(CELL, f"{parts}.beside?.at(-1) >= 0 && Math.abs({parts}.y5?.at(-1) - 20) < 0.5")

@@ -92,7 +92,9 @@ def test_busy_in_every_order(browser: Browser, lab_server: Server, lab: Lab, ker
     first.lab.restart()
     first.run_all()  # after a restart
     other = lab_server.notebook(f"status-other-{kernel}.ipynb", SLIDER, WORK, kernel=kernel)
-    first.lab.open(other)
+    first.lab.bring(other)  # beside the first one, which stays open
+    first.lab.wait_for_notebook(other)
+    first.lab.wait_for_idle()
     first.run_all()  # a second kernel beside it
 
 
