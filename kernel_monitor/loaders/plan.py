@@ -12,7 +12,7 @@ from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import groupby, islice
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -203,13 +203,14 @@ class EpochRecord:
             self.lost += len(planned) - right
             self.doubled += len(indices) - right
             self.answered = number + 1
-        for name in decoders:
-            self.decoded[name] = self.decoded.get(name, 0) + 1
+        for name, run in groupby(decoders):
+            count = len(list(run))
+            self.decoded[name] = self.decoded.get(name, 0) + count
             if self.decoders and self.decoders[-1] == name:
-                self.runs[-1] += 1
+                self.runs[-1] += count
             else:
                 self.decoders.append(name)
-                self.runs.append(1)
+                self.runs.append(count)
 
     def add_fallbacks(self, fallbacks: Iterable[Fallback]) -> None:
         """Record fallbacks; only the first `KEPT` of the epoch are kept."""

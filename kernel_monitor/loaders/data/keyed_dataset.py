@@ -117,6 +117,9 @@ class Fetched(NamedTuple):
         raise ValueError("this batch has not failed")
 
 
+_FIRST: list[Place] = [(0,)]
+
+
 class Pair(NamedTuple):
     """A sample of an image and a target, without its image; it has the methods of `own_dataset.Reading`."""
 
@@ -124,7 +127,7 @@ class Pair(NamedTuple):
 
     @property
     def places(self) -> list[Place]:
-        return [(0,)]
+        return _FIRST
 
     def filled(self, image: Any) -> Any:
         """Return the sample with this image."""
@@ -302,6 +305,13 @@ class KeyedDataset:
     def piece(self, slot: Slot, row: int, located: Located) -> Pair | Reading:
         """Return a sample without its image."""
         return located.reading or Pair(self.target(slot, row, located))
+
+    def pieces(self, slot: Slot, located: dict[int, Located]) -> dict[int, Pair | Reading]:
+        """Return samples without their images, by row; nothing is asked for each sample that holds for all."""
+        parts = {id(one.part): one for one in located.values()}
+        if any(self.source.transforms_of(one)[1] is not None for one in parts.values()):
+            return {row: self.piece(slot, row, one) for row, one in located.items()}
+        return {row: one.reading or Pair(one.target) for row, one in located.items()}
 
     def target(self, slot: Slot, row: int, located: Located) -> Any:
         """Return a sample's target, with the generators seeded for the target transform."""

@@ -11,7 +11,7 @@ import importlib.util
 import os
 import re
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +24,8 @@ from ..transforms.params import Ints, UInt64s, uniforms
 from ..transforms.program import Program, arrays
 from . import process_end
 
-NAME, ENCODED = "name", "encoded"  # inputs: the bytes of each file's path, or each file itself; uint8[1-D]
+# Inputs: the bytes of each file's path, uint8[longest path], and their number, int32; or each file itself, uint8[1-D].
+NAME, LENGTH, ENCODED = "name", "length", "encoded"
 
 _LIBRARIES = ("libdali_core.so", "libdali_kernels.so", "libdali.so", "libdali_operators.so")  # each needs those before
 
@@ -52,9 +53,8 @@ class Translated:
     def build(self, *, batch_size: int, threads: int, device: int | None, encoded: bool) -> Any:
         """Build a `nvidia.dali.pipeline.Pipeline`; see `pipeline`.
 
-        Its inputs are `encoded` (each file's bytes, uint8) or `name` (the bytes of each file's path, uint8), and those
-        of `arrays`; its output is [n, 3, height, width], float32 or uint8; with a `rest`, n images [height, width, 3],
-        uint8.
+        Its inputs are those of `files` and those of `arrays`; see `feed`. Its output is [n, 3, height, width], float32
+        or uint8; with a `rest`, n images [height, width, 3], uint8.
         """
         built = self.define(batch_size=batch_size, threads=threads, device=device, encoded=encoded)
         built.build()
@@ -133,13 +133,20 @@ def files(graph: Graph, encoded: bool) -> Any:
     """Return the node of the encoded files: fed as they are, or read from the paths that are fed."""
     if encoded:
         return graph.fed(ENCODED, 1, "UINT8")
+    # The paths are fed as one array: a list of arrays takes the training loop's thread three times as long.
+    path = graph.fed(NAME, 1, "UINT8")[: graph.fed(LENGTH, 0)]
     # Not mapped into memory (equally fast): reading a map of a file that is being cut short kills the process.
-    return graph.fn.io.file.read(graph.fed(NAME, 1, "UINT8"), dont_use_mmap=True)
+    return graph.fn.io.file.read(path, dont_use_mmap=True)
 
 
-def feed(pipeline: Any, contents: Iterable[bytes], fed: Mapping[str, npt.NDArray[Any]], *, encoded: bool) -> None:
+def feed(pipeline: Any, contents: Sequence[bytes], fed: Mapping[str, npt.NDArray[Any]], *, encoded: bool) -> None:
     """Feed some samples to a pipeline: n files or the bytes of their paths, as `encoded` says, and the other inputs."""
-    pipeline.feed_input(ENCODED if encoded else NAME, [np.frombuffer(each, dtype=np.uint8) for each in contents])
+    if encoded:
+        pipeline.feed_input(ENCODED, [np.frombuffer(each, dtype=np.uint8) for each in contents])
+    else:
+        paths = np.array(contents)  # NumPy fills the shorter ones up with zeros
+        pipeline.feed_input(NAME, paths.view(np.uint8).reshape(len(contents), -1))
+        pipeline.feed_input(LENGTH, np.fromiter(map(len, contents), dtype=np.int32))
     for name, values in fed.items():
         pipeline.feed_input(name, values)
 

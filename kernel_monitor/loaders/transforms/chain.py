@@ -8,6 +8,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate, pairwise
+from operator import attrgetter, is_
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -89,7 +90,8 @@ _CHANGING = (
     | inspect.CO_ITERABLE_COROUTINE
 )  # flags of what a call does; the others are of docstrings and `__future__`
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_CALLS = ("__call__", "_wrapped_call_impl", "_call_impl")
+_global_hooks = attrgetter(*(f"_global{name}" for name in _HOOKS))
+_calls = attrgetter("__call__", "_wrapped_call_impl", "_call_impl")
 
 
 def plain(transform: Any) -> bool:
@@ -97,10 +99,9 @@ def plain(transform: Any) -> bool:
     if not issubclass(type(transform), nn.Module):
         return True
     own = vars(transform)
-    overridden = any(getattr(type(transform), name) is not getattr(nn.Module, name) for name in _CALLS)
-    hooked = any(own.get(name) for name in _HOOKS)
-    # The same test as in nn.Module.
-    everywhere = any(getattr(torch_module, f"_global{name}") for name in _HOOKS)
+    overridden = not all(map(is_, _calls(type(transform)), _calls(nn.Module)))
+    hooked = any(map(own.get, _HOOKS))
+    everywhere = any(_global_hooks(torch_module))  # the same test as in nn.Module
     compiled = own.get("_compiled_call_impl") is not None
     return not (overridden or hooked or everywhere or compiled or "forward" in own or "_call_impl" in own)
 
@@ -141,7 +142,7 @@ def held(transform: Any) -> tuple[Any, ...]:
     if type(method) is not FunctionType:
         return ()
     code = method.__code__
-    if _shape(code) != _shape(_template.__code__) or len(code.co_names) != 1:
+    if len(code.co_names) != 1 or _shape(code) != _shape(_template.__code__):
         return ()
     return _stored(transform, code.co_names[0])
 

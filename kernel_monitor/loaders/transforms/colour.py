@@ -176,7 +176,7 @@ def jitter(numbers: Floats, ranges: tuple[_Range, _Range, _Range, _Range]) -> li
     """
     orders = [tuple(order) for order in np.argsort(numbers[:, :4], axis=1, kind="stable").tolist()]
     columns: list[Any] = [
-        repeat(None, len(numbers)) if bounds is None else between(numbers[:, 4 + which], *bounds)
+        repeat(None, len(numbers)) if bounds is None else between(numbers[:, 4 + which], *bounds).tolist()
         for which, bounds in enumerate(ranges)
     ]
     return list(zip(orders, *columns, strict=True))
@@ -212,7 +212,8 @@ class Blur(Step):
         return {f"sigma{k}": float32(sigmas)}, sizes
 
     def drawn(self, keys: UInt64s, _sizes: Ints) -> list[Any]:
-        return where_open(self.gates, keys, between(uniforms(keys, self.operation, 1)[:, 0], self.low, self.high))
+        sigmas = between(uniforms(keys, self.operation, 1)[:, 0], self.low, self.high)
+        return where_open(self.gates, keys, sigmas.tolist())
 
     def build(self, graph: Graph, k: int, image: Any) -> Any:
         sigma = graph.fed(f"sigma{k}", 0, "FLOAT")
@@ -223,7 +224,7 @@ class BlurInjection(Parameters):
     """GaussianBlur, which draws a sigma in pixels."""
 
     def draw(self, numbers: Floats, _height: int, _width: int) -> Any:
-        return between(numbers, *self.transform.sigma)[0]
+        return between(numbers, *self.transform.sigma).tolist()[0]
 
     def v2(self) -> dict[str, Any]:
         return {"sigma": [self.drawn, self.drawn]}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from .operation import Cursor, Fed, Gates, Graph, Parameters, Step, between, coins, float32, int32, opened, where_open
-from .params import CROP_DRAWS, Floats, Ints, UInt64s, center_start, crop_box, crop_boxes, resized, uniforms
+from .params import CROP_DRAWS, Floats, Ints, UInt64s, center_start, crop_box, crop_boxes, each, resized, uniforms
 
 # ---- Crops and paddings take a window of the image, filled with a colour where it reaches beyond; resizes scale it.
 
@@ -324,24 +324,37 @@ class _Ranges:
     scale: tuple[float, ...] | None = None
     shear: tuple[float, ...] | None = None
 
-    def draw(self, numbers: Floats, sizes: Sequence[Sequence[int]]) -> list[Any]:
-        """Return (angle, (x, y), scale, (shear x, shear y)) for n images: degrees, pixels, factor, degrees.
+    def draw(self, numbers: Floats, sizes: Ints) -> Draws:
+        """Return the draws of n images.
 
-        The `numbers` are float64[n, 6], uniform in [0, 1); the `sizes` height and width, pixels.
+        The `numbers` are float64[n, 6], uniform in [0, 1); the `sizes` int64[n, 2], height and width, pixels.
         """
-        angles = between(numbers[:, 0], *self.degrees)
-        scales = [1.0] * len(sizes) if self.scale is None else between(numbers[:, 3], *self.scale)
-        shear = self.shear or ()
-        across = between(numbers[:, 4], *shear[:2]) if shear else [0.0] * len(sizes)
-        down = between(numbers[:, 5], *shear[2:]) if len(shear) == 4 else [0.0] * len(sizes)
-        moves = [self._move(pair, size) for pair, size in zip(numbers[:, 1:3].tolist(), sizes, strict=True)]
-        return list(zip(angles, moves, scales, zip(across, down, strict=True), strict=True))
+        n = len(sizes)
+        moves, scales, shears = np.zeros((n, 2), dtype=np.int64), np.ones(n), np.zeros((n, 2))
+        if self.translate is not None:
+            most = np.array(self.translate) * sizes[:, ::-1]
+            moves = np.rint((2 * numbers[:, 1:3] - 1) * most).astype(np.int64)
+        if self.scale is not None:
+            scales = between(numbers[:, 3], *self.scale)
+        if self.shear is not None:
+            shears[:, 0] = between(numbers[:, 4], *self.shear[:2])
+            if len(self.shear) == 4:
+                shears[:, 1] = between(numbers[:, 5], *self.shear[2:])
+        return Draws(between(numbers[:, 0], *self.degrees), moves, scales, shears)
 
-    def _move(self, numbers: Sequence[float], size: Sequence[int]) -> tuple[int, int]:
-        if self.translate is None:
-            return 0, 0
-        most = self.translate[0] * size[1], self.translate[1] * size[0]
-        return round((2 * numbers[0] - 1) * most[0]), round((2 * numbers[1] - 1) * most[1])
+
+class Draws(NamedTuple):
+    """The draws of RandomAffine for n images."""
+
+    angles: Floats  # float64[n], degrees
+    moves: Ints  # int64[n, 2], x and y, pixels
+    scales: Floats  # float64[n]
+    shears: Floats  # float64[n, 2], x and y, degrees
+
+    def each(self) -> list[Any]:
+        """Return (angle, (x, y), scale, (shear x, shear y)) for each image."""
+        pairs = [list(map(tuple, values.tolist())) for values in (self.moves, self.shears)]
+        return list(zip(self.angles.tolist(), pairs[0], self.scales.tolist(), pairs[1], strict=True))
 
 
 @dataclass(frozen=True)
@@ -354,23 +367,19 @@ class Warp(Step):
     fill: int
     gates: Gates
 
-    def _draw(self, keys: UInt64s, sizes: Ints) -> list[Any]:
-        return where_open(self.gates, keys, self.ranges.draw(uniforms(keys, self.operation, _DRAWS), sizes.tolist()))
+    def _draw(self, keys: UInt64s, sizes: Ints) -> Draws:
+        return self.ranges.draw(uniforms(keys, self.operation, _DRAWS), sizes)
 
     def arrays(self, k: int, keys: UInt64s, sizes: Ints) -> tuple[Fed, Ints]:
-        matrices = []
-        for (height, width), drawn in zip(sizes.tolist(), self._draw(keys, sizes), strict=True):
-            if drawn is None:
-                matrices.append(_IDENTITY)
-                continue
-            center = (width / 2, height / 2) if self.center is None else self.center
-            angle = -drawn[0] if self.rotation else drawn[0]
-            matrices.append(inverse_affine(center, angle, *drawn[1:]))
+        angles, *others = self._draw(keys, sizes)
+        centers = sizes[:, ::-1] / 2 if self.center is None else np.broadcast_to(self.center, sizes.shape)
+        matrices = inverse_affine(centers, -angles if self.rotation else angles, *others)
+        matrices[~opened(self.gates, keys)] = _IDENTITY
         return {f"matrix{k}": float32(matrices).reshape(-1, 2, 3)}, sizes
 
     def drawn(self, keys: UInt64s, sizes: Ints) -> list[Any]:
         drawn = self._draw(keys, sizes)
-        return [one and one[0] for one in drawn] if self.rotation else drawn
+        return where_open(self.gates, keys, drawn.angles.tolist() if self.rotation else drawn.each())
 
     def build(self, graph: Graph, k: int, image: Any) -> Any:
         matrix = graph.fed(f"matrix{k}", 2, "FLOAT")
@@ -378,22 +387,28 @@ class Warp(Step):
         return graph.fn.warp_affine(image, matrix=matrix, inverse_map=True, **options)
 
 
-def inverse_affine(
-    center: Sequence[float], angle: float, move: Sequence[float], scale: float, shear: Sequence[float]
-) -> list[float]:
-    """Return the six coefficients that map a position in the result to a position in the image, x first.
+def inverse_affine(centers: Floats, angles: Floats, moves: Ints, scales: Floats, shears: Floats) -> Floats:
+    """Return, for n images, the coefficients that map a position in the result to one in the image, float64[n, 6].
 
-    It is the inverse of this map: shear (degrees, x first), scale and rotate (degrees, clockwise) about `center`, then
-    move (pixels, x first). Source: torchvision's `functional._get_inverse_affine_matrix`.
+    x comes first, in each: `centers` and `moves` (pixels) and `shears` (degrees) are [n, 2], `angles` (degrees) and
+    `scales` [n]. The map is the inverse of this: shear, scale and rotate (clockwise) about the centre, then move.
+    Source: torchvision's `functional._get_inverse_affine_matrix`.
     """
-    rotation, sx, sy = math.radians(angle), math.radians(shear[0]), math.radians(shear[1])
-    a = math.cos(rotation - sy) / math.cos(sy)
-    b = -math.cos(rotation - sy) * math.tan(sx) / math.cos(sy) - math.sin(rotation)
-    c = math.sin(rotation - sy) / math.cos(sy)
-    d = -math.sin(rotation - sy) * math.tan(sx) / math.cos(sy) + math.cos(rotation)
-    m = [value / scale for value in (d, -b, -c, a)]
-    x, y = center[0] + move[0], center[1] + move[1]
-    return [m[0], m[1], center[0] - m[0] * x - m[1] * y, m[2], m[3], center[1] - m[2] * x - m[3] * y]
+    rotation = np.radians(angles)
+    cos, sin = each(math.cos, rotation), each(math.sin, rotation)
+    a, b, c, d = cos, -sin, sin, cos
+    if shears.any():
+        sx, sy = np.radians(shears.T)
+        cos_y, tan_x = each(math.cos, sy), each(math.tan, sx)
+        a, c = each(math.cos, rotation - sy), each(math.sin, rotation - sy)
+        b, d = -a * tan_x / cos_y - sin, -c * tan_x / cos_y + cos
+        a, c = a / cos_y, c / cos_y
+    (x, y), (to_x, to_y) = centers.T, (centers + moves).T
+    matrices = np.empty((len(angles), 6))
+    m = matrices.T
+    m[0], m[1], m[3], m[4] = d / scales, -b / scales, -c / scales, a / scales
+    m[2], m[5] = x - m[0] * to_x - m[1] * to_y, y - m[3] * to_x - m[4] * to_y
+    return matrices
 
 
 class AffineInjection(Parameters):
@@ -403,7 +418,7 @@ class AffineInjection(Parameters):
     names = ("angle", "translate", "scale", "shear")
 
     def draw(self, numbers: Floats, height: int, width: int) -> Any:
-        return ranges_of(self.transform).draw(numbers[None], [(height, width)])[0]
+        return ranges_of(self.transform).draw(numbers[None], np.array([(height, width)])).each()[0]
 
 
 class RotationInjection(AffineInjection):

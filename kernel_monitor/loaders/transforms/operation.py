@@ -117,9 +117,9 @@ def float32(values: npt.ArrayLike) -> npt.NDArray[np.float32]:
     return np.ascontiguousarray(values, dtype=np.float32)
 
 
-def between(uniform: Floats, low: float, high: float) -> list[float]:
+def between(uniform: Floats, low: float, high: float) -> Floats:
     """Return uniform numbers from `low` to `high`, rounded to float32 for DALI and torchvision alike."""
-    return float32(low + (high - low) * uniform).astype(np.float64).tolist()  # type: ignore[no-any-return]
+    return float32(low + (high - low) * uniform).astype(np.float64)
 
 
 class Cursor:

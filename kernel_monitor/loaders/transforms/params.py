@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -16,21 +17,25 @@ Floats = npt.NDArray[np.float64]
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
-_M1 = np.uint64(0xBF58476D1CE4E5B9)
-_M2 = np.uint64(0x94D049BB133111EB)
+_M1, _M2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_N1, _N2 = np.uint64(_M1), np.uint64(_M2)
 _S30, _S27, _S31, _S11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
 _OPERATIONS = 1 << 20  # draws per operation before two operations could share a counter
 
 
 def _mix(words: UInt64s) -> UInt64s:
     """Apply the finaliser of SplitMix64 to each element; multiplication wraps at 64 bits."""
-    words = (words ^ (words >> _S30)) * _M1
-    words = (words ^ (words >> _S27)) * _M2
+    words = (words ^ (words >> _S30)) * _N1
+    words = (words ^ (words >> _S27)) * _N2
     return words ^ (words >> _S31)
 
 
 def _mix_int(word: int) -> int:
-    return int(_mix(np.array([word & _MASK], dtype=np.uint64))[0])
+    """Return the same of one integer, taken modulo 2**64."""
+    word &= _MASK
+    word = (word ^ (word >> 30)) * _M1 & _MASK
+    word = (word ^ (word >> 27)) * _M2 & _MASK
+    return word ^ (word >> 31)
 
 
 def sample_keys(seed: int, epoch: int, indices: Sequence[int], occurrences: Sequence[int]) -> UInt64s:
@@ -51,11 +56,15 @@ def uniforms(keys: UInt64s, operation: int, draws: int) -> Floats:
 
     They belong to n samples with these `keys`, and to the operation at this position in the chain of transforms.
     """
-    first = operation * _OPERATIONS + 1
-    counters = np.arange(first, first + draws, dtype=np.uint64) * np.uint64(_GOLDEN)
-    words = _mix(keys[:, None] + counters[None, :])
-    numbers: Floats = (words >> _S11).astype(np.float64) * 2.0**-53
+    words = _mix(keys[:, None] + _counters(operation, draws))
+    numbers: Floats = (words >> _S11) * 2.0**-53
     return numbers
+
+
+@lru_cache(maxsize=1024)
+def _counters(operation: int, draws: int) -> UInt64s:
+    first = operation * _OPERATIONS + 1
+    return np.arange(first, first + draws, dtype=np.uint64) * np.uint64(_GOLDEN)
 
 
 def stream_seeds(keys: UInt64s, operation: int) -> list[int]:
@@ -112,25 +121,27 @@ def _central(height: int, width: int, ratio: Sequence[float]) -> tuple[int, int,
 
 def crop_boxes(heights: Ints, widths: Ints, draws: Floats, scale: Sequence[float], ratio: Sequence[float]) -> Ints:
     """Return the boxes of a batch, int64[n, 4]: `crop_box` for each of n heights and widths, and rows of `draws`."""
-    boxes = np.zeros((len(heights), 4), dtype=np.int64)
     low, high = math.log(ratio[0]), math.log(ratio[1])
-    left = np.arange(len(heights))
-    for first in range(0, CROP_DRAWS, 4):
-        if not len(left):
-            return boxes
-        height, width, numbers = heights[left], widths[left], draws[left, first : first + 4]
-        target = (height * width) * (scale[0] + (scale[1] - scale[0]) * numbers[:, 0])
-        aspect = np.array([math.exp(x) for x in (low + (high - low) * numbers[:, 1]).tolist()])
-        w = np.rint(np.sqrt(target * aspect)).astype(np.int64)
-        h = np.rint(np.sqrt(target / aspect)).astype(np.int64)
-        fits = (w > 0) & (w <= width) & (h > 0) & (h <= height)
-        top = (numbers[:, 2] * (height - h + 1)).astype(np.int64)
-        side = (numbers[:, 3] * (width - w + 1)).astype(np.int64)
-        boxes[left[fits]] = np.stack([top, side, h, w], axis=1)[fits]
-        left = left[~fits]
-    for row in left.tolist():
+    numbers = draws.reshape(-1, _ATTEMPTS, 4)
+    target = (heights * widths)[:, None] * (scale[0] + (scale[1] - scale[0]) * numbers[:, :, 0])
+    aspect = each(math.exp, low + (high - low) * numbers[:, :, 1])
+    w = np.rint(np.sqrt(target * aspect)).astype(np.int64)
+    h = np.rint(np.sqrt(target / aspect)).astype(np.int64)
+    fits = (w > 0) & (w <= widths[:, None]) & (h > 0) & (h <= heights[:, None])
+    chosen = np.arange(len(numbers)), fits.argmax(axis=1)  # the first attempt that fits
+    h, w = h[chosen], w[chosen]
+    vertical, horizontal = numbers[chosen][:, 2:].T
+    top = (vertical * (heights - h + 1)).astype(np.int64)
+    left = (horizontal * (widths - w + 1)).astype(np.int64)
+    boxes: Ints = np.stack([top, left, h, w], axis=1)
+    for row in np.flatnonzero(~fits[chosen]).tolist():
         boxes[row] = _central(int(heights[row]), int(widths[row]), ratio)
     return boxes
+
+
+def each(function: Callable[[float], float], values: Floats) -> Floats:
+    """Return a function of `math` of each number: NumPy's own may differ in the last bit."""
+    return np.array(list(map(function, values.ravel().tolist()))).reshape(values.shape)
 
 
 def erase_box(

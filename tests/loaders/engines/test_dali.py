@@ -161,7 +161,7 @@ def test_dali_fails_in_the_middle_and_nothing_is_lost(make: Make, monkeypatch: p
     expected = deliver(loader)[0]
     loader.set_epoch(0)
     real, count = dali_graph.Translated.build, [0]
-    every = 29 if method == "feed_input" else 11
+    every = 36 if method == "feed_input" else 11
     monkeypatch.setattr(
         dali_graph.Translated, "build", lambda *args, **options: Stumbling(real(*args, **options), method, every, count)
     )
@@ -282,10 +282,8 @@ def test_a_fused_decode_gives_the_same_pixels(folder: Path, floating: bool) -> N
         for encoded in (False, True):
             work = dali_graph.Translated(program, fused=fused)
             pipeline = work.build(batch_size=32, threads=2, device=None, encoded=encoded)
-            fed = [np.frombuffer(path.read_bytes() if encoded else bytes(path), np.uint8) for path in paths]
-            pipeline.feed_input("encoded" if encoded else "name", fed)
-            for name, values in work.arrays(rows).items():
-                pipeline.feed_input(name, values)
+            contents = [path.read_bytes() if encoded else bytes(path) for path in paths]
+            dali_graph.feed(pipeline, contents, work.arrays(rows), encoded=encoded)
             found.append(from_dlpack(pipeline.run()[0].as_tensor()).double() * (255 if floating else 1))
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[2], found[3])

@@ -145,7 +145,9 @@ def test_affine_maps_as_torchvision(
     from torchvision.transforms.functional import _get_inverse_affine_matrix
 
     theirs = _get_inverse_affine_matrix([31.0, 20.5], angle, list(move), scale, list(shear))
-    assert inverse_affine((31.0, 20.5), angle, move, scale, shear) == pytest.approx(theirs, abs=1e-9, rel=1e-9)
+    arguments = ((31.0, 20.5), angle, move, scale, shear)
+    (ours,) = inverse_affine(*(np.array([argument]) for argument in arguments)).tolist()
+    assert ours == pytest.approx(theirs, abs=1e-9, rel=1e-9)
 
 
 @given(st.integers(1, 90), st.integers(1, 90), st.integers(0, 8), st.booleans(), st.floats(0, 0.999999))
