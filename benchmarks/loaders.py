@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torchvision import transforms as v1
 
 from kernel_monitor.loaders import SwitchableLoader, switchable
 from kernel_monitor.loaders.transforms.params import sample_keys
@@ -32,6 +33,7 @@ from kernel_monitor.loaders.transforms.translate import translate
 from .chains import LEAST, chains
 from .chains import names as pair_names
 from .common import MEAN, SIZE, STD, Bar, dataloader, images, machine, report, spread, switch_and_settle, versions
+from .gpu.parity import END, load
 
 PLAIN, SWITCHABLE = "DataLoader", "switchable: torchvision"
 BY_HAND = {"cpu": 0.95, "gpu": 0.45}
@@ -40,6 +42,13 @@ H200."""
 PARAMETERS_US = 5.0
 PARAMETERS_BATCH = 32
 """The batch size of the bar for drawing parameters: samples share the cost of a batch."""
+LOOP_CHAINS: dict[str, tuple[Any, ...]] = {
+    "crop and flip": (v1.RandomResizedCrop(8), v1.RandomHorizontalFlip()),
+    "36 random transforms": (v1.CenterCrop(8), *load(12)[:-2]),
+}
+"""The chains for which the loop's thread is timed. Their images are small: only the work for each sample counts."""
+LOOP_BATCHES = (32, 128)
+LOOP_SAMPLES = 512
 
 
 class Epoch(NamedTuple):
@@ -110,13 +119,22 @@ def main() -> int:
         finally:
             close()
         drawing = parameters_us(root, PARAMETERS_BATCH)
-    return show(cold, warm, drawing, options.json)
+        looping = {
+            f"{name}, batch {batch}": loop_us(root, name, batch) for name in LOOP_CHAINS for batch in LOOP_BATCHES
+        }
+    return show(cold, warm, drawing, looping, options.json)
 
 
-def show(cold: dict[str, Epoch], warm: dict[str, list[Epoch]], drawing: float, file: Path | None) -> int:
-    """Print the table and the bars."""
+def show(
+    cold: dict[str, Epoch],
+    warm: dict[str, list[Epoch]],
+    drawing: float,
+    looping: dict[str, tuple[float, float, float]],
+    file: Path | None,
+) -> int:
+    """Print the tables and the bars."""
     print(f"\n{'images/s':34}{'median':>9}{'quartiles':>18}{'epochs':>8}{'samples':>10}{'cold, s':>9}{'warm, s':>9}")
-    figures: dict[str, Any] = {"parameters_us": drawing}
+    figures: dict[str, Any] = {"parameters_us": drawing, "loop_thread_us": looping}
     for name, epochs in warm.items():
         median, lower, upper = spread([one.rate for one in epochs])
         seconds = spread([one.seconds for one in epochs])[0]
@@ -129,6 +147,9 @@ def show(cold: dict[str, Epoch], warm: dict[str, list[Epoch]], drawing: float, f
         "epochs": sum(len(epochs) for epochs in warm.values()),
         "samples delivered": sum(one.samples for epochs in warm.values() for one in epochs),
     }
+    print(f"\n{'loop thread, µs per sample':34}{'median':>9}{'quartiles':>18}")
+    for name, (median, lower, upper) in looping.items():
+        print(f"{name:34}{median:9.1f}{f'{lower:.1f} to {upper:.1f}':>18}")
     print()
     bars = []
     for ours, other, limit in pairs(warm):
@@ -324,6 +345,24 @@ def parameters_us(root: Path, batch: int) -> float:
             arrays(program, sample_keys(0, 200 * run + number, indices, occurrences), heights, widths)
         runs.append(1e6 * (time.perf_counter() - began) / (200 * batch))
     return spread(runs[1:])[0]
+
+
+def loop_us(root: Path, chain: str, batch: int) -> tuple[float, float, float]:
+    """Return the CPU time, µs, that a sample of `dali-cpu` takes the loop's thread: median and quartiles of 5 epochs.
+
+    DALI's own threads do not count. On `dali-gpu` the GPU waits for this thread if it is slower than the decoders.
+    """
+    transform = v1.Compose([*LOOP_CHAINS[chain], *END])
+    loader = switchable(dataloader(root, samples=LOOP_SAMPLES, batch=batch, workers=0, transform=transform), seed=0)
+    switch_and_settle(loader, "dali-cpu")
+    runs = []
+    for _ in range(6):
+        began = time.thread_time()
+        for _batch in loader:
+            pass
+        runs.append(1e6 * (time.thread_time() - began) / LOOP_SAMPLES)
+    loader.release()
+    return spread(runs[1:])
 
 
 if __name__ == "__main__":

@@ -371,6 +371,8 @@ class FileTable:
 
     def _place(self, number: int, path: str) -> int:
         """Return a file's place in the arrays; a file with no number (-1), or a far larger one, shares a place."""
+        if 0 <= number < len(self._seen):
+            return number
         if 0 <= number <= 2 * len(self._seen) + _FAR:
             self._grow(number + 1)
             return number

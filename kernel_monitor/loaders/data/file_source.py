@@ -7,7 +7,7 @@ import logging
 import operator
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -340,15 +340,19 @@ class FileSource:
 
     def locate(self, key: Any) -> Located:
         """Return the file of a sample. Raises torch's exception for a missing index, or the user's own."""
-        view, key, first = self._bottom(key)
-        layout = layout_of(view)
-        if layout is None:
-            return Located(_number(first, key, view), f"{type(view).__name__}[{shown_key(key)}]", None, None, key, view)
-        given, target = layout.entry(view, key)
-        number = _number(first, key, layout.entries(view))
-        data = data_of(given)
-        path = path_of(given) if data is None else f"{type(view).__name__}[{shown_key(key)}]"
-        return Located(number, path, target, data, given, view)
+        view, inner, first = self._bottom(key)
+        return _located(view, layout_of(view), inner, first)
+
+    def locate_all(self, keys: Iterable[Any]) -> list[Located]:
+        """Return the files of a batch's samples as `locate` does; only if the user's own code locates none of them."""
+        found: list[Located] = []
+        layouts: dict[int, Layout | None] = {}  # by the id of the innermost data set: the batch's samples share it
+        for key in keys:
+            view, inner, first = self._bottom(key)
+            if id(view) not in layouts:
+                layouts[id(view)] = layout_of(view)
+            found.append(_located(view, layouts[id(view)], inner, first))
+        return found
 
     def part(self, key: Any) -> Any:
         """Return the innermost data set of a sample; none of its own code is run."""
@@ -462,6 +466,19 @@ def _keys_of_parts(view: Any, keys: Sequence[Any] | None) -> dict[int, list[Any]
         for bottom, more in _keys_of_parts(part, asked or None).items():
             found.setdefault(bottom, []).extend(more)
     return found
+
+
+def _located(view: Any, layout: Layout | None, key: Any, first: int) -> Located:
+    """Return the file of a sample of an innermost data set, whose first file has number `first`."""
+    if layout is None:
+        return Located(_number(first, key, view), f"{type(view).__name__}[{shown_key(key)}]", None, None, key, view)
+    given, target = layout.entry(view, key)
+    number = _number(first, key, layout.entries(view))
+    if type(given) is str:
+        return Located(number, given, target, None, given, view)
+    data = data_of(given)
+    path = path_of(given) if data is None else f"{type(view).__name__}[{shown_key(key)}]"
+    return Located(number, path, target, data, given, view)
 
 
 def _number(first: int, key: Any, among: Any) -> int:

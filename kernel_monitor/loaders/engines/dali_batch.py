@@ -84,7 +84,7 @@ class Batches:
             with self.keyed.apart():
                 located = [self.keyed.locate(slot, row) for row in range(len(slot.indices))]
         elif located is None:
-            located = [source.locate(slot.key(row)) for row in range(len(slot.indices))]
+            located = source.locate_all(map(slot.key, range(len(slot.indices))))
         failing = source.failing()
         if failing is not None:
             raise EngineFailed(failing)

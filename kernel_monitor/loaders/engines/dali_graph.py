@@ -141,14 +141,16 @@ def files(graph: Graph, encoded: bool) -> Any:
 
 def feed(pipeline: Any, contents: Sequence[bytes], fed: Mapping[str, npt.NDArray[Any]], *, encoded: bool) -> None:
     """Feed some samples to a pipeline: n files or the bytes of their paths, as `encoded` says, and the other inputs."""
+    from nvidia.dali.tensors import TensorListCPU  # spares DALI the look at what kind of array it is given
+
     if encoded:
         pipeline.feed_input(ENCODED, [np.frombuffer(each, dtype=np.uint8) for each in contents])
     else:
         paths = np.array(contents)  # NumPy fills the shorter ones up with zeros
-        pipeline.feed_input(NAME, paths.view(np.uint8).reshape(len(contents), -1))
-        pipeline.feed_input(LENGTH, np.fromiter(map(len, contents), dtype=np.int32))
+        pipeline.feed_input(NAME, TensorListCPU(paths.view(np.uint8).reshape(len(contents), -1)))
+        pipeline.feed_input(LENGTH, TensorListCPU(np.fromiter(map(len, contents), dtype=np.int32)))
     for name, values in fed.items():
-        pipeline.feed_input(name, values)
+        pipeline.feed_input(name, TensorListCPU(values))
 
 
 def _decoded(graph: Graph, data: Any, *, region: bool) -> Any:

@@ -371,10 +371,11 @@ class Warp(Step):
         return self.ranges.draw(uniforms(keys, self.operation, _DRAWS), sizes)
 
     def arrays(self, k: int, keys: UInt64s, sizes: Ints) -> tuple[Fed, Ints]:
-        angles, *others = self._draw(keys, sizes)
+        angles, moves, scales, shears = self._draw(keys, sizes)
         centers = sizes[:, ::-1] / 2 if self.center is None else np.broadcast_to(self.center, sizes.shape)
-        matrices = inverse_affine(centers, -angles if self.rotation else angles, *others)
-        matrices[~opened(self.gates, keys)] = _IDENTITY
+        matrices = inverse_affine(centers, -angles if self.rotation else angles, moves, scales, shears)
+        if self.gates:
+            matrices[~opened(self.gates, keys)] = _IDENTITY
         return {f"matrix{k}": float32(matrices).reshape(-1, 2, 3)}, sizes
 
     def drawn(self, keys: UInt64s, sizes: Ints) -> list[Any]:

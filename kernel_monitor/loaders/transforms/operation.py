@@ -91,8 +91,10 @@ Gates = tuple[Gate, ...]
 
 def opened(gates: Gates, keys: UInt64s) -> _Bools:
     """Return bool[n]: whether every gate is open for each sample."""
-    applied = np.ones(len(keys), dtype=np.bool_)
-    for gate in gates:
+    if not gates:
+        return np.ones(len(keys), dtype=np.bool_)
+    applied = gates[0].open(keys)
+    for gate in gates[1:]:
         applied &= gate.open(keys)
     return applied
 

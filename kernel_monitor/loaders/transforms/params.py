@@ -57,7 +57,7 @@ def uniforms(keys: UInt64s, operation: int, draws: int) -> Floats:
     They belong to n samples with these `keys`, and to the operation at this position in the chain of transforms.
     """
     words = _mix(keys[:, None] + _counters(operation, draws))
-    numbers: Floats = (words >> _S11) * 2.0**-53
+    numbers: Floats = (words >> _S11).astype(np.float64) * 2.0**-53
     return numbers
 
 
