@@ -348,7 +348,7 @@ def parameters_us(root: Path, batch: int) -> float:
 
 
 def loop_us(root: Path, chain: str, batch: int) -> tuple[float, float, float]:
-    """Return the CPU time, µs, that a sample of `dali-cpu` takes the loop's thread: median and quartiles of 5 epochs.
+    """Return the CPU time, µs, that a sample of `dali-cpu` takes the loop's thread: median and quartiles of 3 epochs.
 
     DALI's own threads do not count. On `dali-gpu` the GPU waits for this thread if it is slower than the decoders.
     """
@@ -356,7 +356,7 @@ def loop_us(root: Path, chain: str, batch: int) -> tuple[float, float, float]:
     loader = switchable(dataloader(root, samples=LOOP_SAMPLES, batch=batch, workers=0, transform=transform), seed=0)
     switch_and_settle(loader, "dali-cpu")
     runs = []
-    for _ in range(6):
+    for _ in range(4):
         began = time.thread_time()
         for _batch in loader:
             pass

@@ -78,7 +78,7 @@ PARTS = (
             "-m", "benchmarks.loaders", "--rounds", "4", "--workers", str(WORKERS),
             "--samples", str(max(2048, 512 * WORKERS)),
         ),
-        sources=("benchmarks/loaders.py", "benchmarks/chains.py", "benchmarks/common.py"),
+        sources=("benchmarks/loaders.py", "benchmarks/chains.py", "benchmarks/common.py", "benchmarks/gpu/parity.py"),
     ),
     Part(
         "swap",
