@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from PIL import Image
 from torchvision import transforms as v1
 
 from kernel_monitor.loaders import SwitchableLoader, switchable
@@ -345,6 +346,16 @@ def parameters_us(root: Path, batch: int) -> float:
             arrays(program, sample_keys(0, 200 * run + number, indices, occurrences), heights, widths)
         runs.append(1e6 * (time.perf_counter() - began) / (200 * batch))
     return spread(runs[1:])[0]
+
+
+def thumbnails(root: Path, folder: Path) -> Path:
+    """Write small copies of the images into `folder`, and return it: decoding is not what is timed on them."""
+    for file in root.glob("*/*.jpg"):
+        copy = folder / file.parent.name / file.name
+        copy.parent.mkdir(exist_ok=True)
+        with Image.open(file) as image:
+            image.resize((64, 48)).save(copy)
+    return folder
 
 
 def loop_us(root: Path, chain: str, batch: int) -> tuple[float, float, float]:
