@@ -100,7 +100,8 @@ def status(states: States, target: str | None, waiting: Iterable[str], refusals:
         if rank.id in missing or state["wanted"] is not None:
             under_way.append(rank)
         else:
-            why = refusals.get(rank.id) or (state["status"] if state["status"] != state["backend"] else "")
+            untouched = state["status"].partition(",")[0] == state["backend"]
+            why = refusals.get(rank.id) or ("" if untouched else state["status"])
             left.append((rank, f"stays on {state['backend']}: {why}" if why else f"on {state['backend']}"))
     # `dali` is another engine on a rank with a GPU than on one without: those that run are named.
     running = Counter(state["backend"] for rank, state in states if rank in there)

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, cast
 
-from ..errors import MonitorError
 from ..plugins import Command, Request
-from . import session_files
+from . import run_command, switch_command
 from .rank_client import follow
-from .session_files import KEYS, VARIABLE, JoinError
 
 if TYPE_CHECKING:
     from ..protocol.message_types import FindingsReply
@@ -39,64 +33,26 @@ def _ranks(monitor: Monitor) -> RankTracker:
     return cast("RankTracker", monitor.live_session.ranks)
 
 
-# ---- `kernel-monitor run`: a command whose processes join a session, of a kernel or of its own.
-
-
-def _add_run(parser: argparse.ArgumentParser) -> None:
-    place = "the folder or address that %%monitor join prints"
-    parser.add_argument("--join", metavar="PLACE", type="name", help=place)
-    parser.add_argument("words", metavar="-- COMMAND …", nargs=argparse.REMAINDER, help="such as: -- torchrun train.py")
-
-
-def _run_command(options: argparse.Namespace) -> int:
-    words = options.words[1:] if options.words[:1] == ["--"] else options.words
-    if not words:
-        raise MonitorError("run needs a command: kernel-monitor run -- torchrun train.py")
-    place = options.join or os.environ.get(VARIABLE)
-    if place is not None:
-        return _run(words, place)
-    from ..runtime import monitor
-
-    monitor.start()
-    try:
-        return _run(words, None)
-    finally:
-        monitor.stop("the command has ended")
-        path = monitor.recording["path"]
-        if path is not None:
-            sys.stderr.write(f"recorded: {path}\n")
-
-
-def _run(command: Sequence[str], place: str | None) -> int:
-    """Run a command, whose processes join the session of a folder or address, if given; returns its exit status.
-
-    An interrupt is the command's to handle, which gets it too. JoinError: there is no such session or command.
-    """
-    environment = dict(os.environ)
-    if place is not None:
-        session_files.read(place, os.environ.get(KEYS))
-        environment[VARIABLE] = place if place.startswith("tcp:") else os.path.abspath(place)  # noqa: PTH100 - as given
-    # A handler and not SIG_IGN, which the command would inherit.
-    before = signal.signal(signal.SIGINT, lambda *_: None)
-    try:
-        process = subprocess.Popen(command, env=environment)
-        status = process.wait()
-    except OSError as error:
-        raise JoinError(f"{command[0]} cannot be run: {error.strerror}.") from None
-    finally:
-        signal.signal(signal.SIGINT, before)
-    return status if status >= 0 else 128 - status
-
+# ---- `kernel-monitor run` and `kernel-monitor switch`.
 
 COMMANDS = (
     Command(
         "run",
-        "run a training, and record it or show its processes in a notebook's dashboard",
-        _run_command,
-        _add_run,
-        "Runs a command, such as a training of several processes (ranks). What their loaders do (those wrapped by "
-        "switchable or watch_loader) is shown in the dashboard of a notebook (--join, or KERNEL_MONITOR_JOIN); without "
-        "one it is recorded. The exit status is the command's.",
+        "run a training script as it is, and record it or show it in a notebook's dashboard",
+        run_command.run,
+        run_command.add_arguments,
+        "Runs a script (train.py …), a module (-m …) or another command, such as torchrun, with no change to its code: "
+        "its DataLoaders are measured, and kernel-monitor switch switches them meanwhile. It is shown in the dashboard "
+        "of a notebook (--join, or KERNEL_MONITOR_JOIN); without one it is recorded. The exit status is the command's.",
+    ),
+    Command(
+        "switch",
+        "switch a loader of a script or a notebook that runs, or list them",
+        switch_command.run,
+        switch_command.add_arguments,
+        "Switches a loader of this user's scripts (kernel-monitor run) and notebooks on this machine to another "
+        "engine, and says what has come of it; without an engine lists what runs. Exit status 0: switched; 1: it "
+        "cannot be, with the reason; 3: asked for, and no batch came yet.",
     ),
 )
 

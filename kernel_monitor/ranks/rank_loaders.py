@@ -147,5 +147,5 @@ def _obey(command: dict[str, Any]) -> None:
 
 
 def _live() -> list[Any]:
-    module = sys.modules.get("kernel_monitor.loaders.switchable")
-    return [] if module is None else list(module.live())
+    module = sys.modules.get("kernel_monitor.loaders.takeover")
+    return [] if module is None or not hasattr(module, "live") else list(module.live())

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..rank import Rank, Row
 from ..text import line
-from . import rank_client, session_files
+from . import rank_client, session_files, terminal_requests
 from .gateway_client import GatewayClient
 from .hosts import Hosts
 from .identity import host_key
@@ -298,6 +298,9 @@ class RankServer:
             if not rank_at:
                 self._gateway.take(message)
                 return
+        elif terminal_requests.is_request(message):
+            _send(router, (who, None), terminal_requests.answer(message))
+            return
         frame = unpacked(message)
         frame = self.hosts.admitted(frame)
         sample, gpu = self.hosts.heard(frame), self.hosts.gpu(frame)

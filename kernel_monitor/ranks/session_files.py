@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -119,12 +120,25 @@ def read(place: str, keys: str | None = None) -> Join:
 
 def remove_left() -> None:
     """Remove the folders of this user's kernels that were killed."""
+    for folder, join in _own_folders():
+        if not is_alive(join.pid, join.start):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def sessions() -> list[tuple[str, Join]]:
+    """Return the folders of this user's sessions on this machine, and what each has, oldest process first."""
+    found = [(folder, join) for folder, join in _own_folders() if is_alive(join.pid, join.start)]
+    return sorted(found, key=lambda entry: (entry[1].start, entry[1].pid))
+
+
+def _own_folders() -> Iterator[tuple[str, Join]]:
+    """Return this user's folders that processes of this machine have made."""
     for place in {*_places()}:
         for folder in place.glob(f"{PREFIX}*"):
             with suppress(JoinError, OSError):
                 join = read(str(folder))
-                if join.host == _here() and not is_alive(join.pid, join.start):
-                    shutil.rmtree(folder, ignore_errors=True)
+                if join.host == _here():
+                    yield str(folder), join
 
 
 def _here() -> str:

@@ -159,7 +159,7 @@ def test_a_rank_killed_between_click_and_take_over_is_not_waited_for(
     wait_for(page, "not any(r.alive for r in ranks)")
     assert {reason for *_, reason in ranks(page)} <= {"its process has ended", "it has finished"}
     assert events(page, "job-switch") == []
-    with pytest.raises(AssertionError, match="no switchable loader"):
+    with pytest.raises(AssertionError, match="no loader to switch"):
         page.run("monitor.switch('dali-cpu')")
 
 

@@ -1,0 +1,153 @@
+"""`kernel-monitor run`: runs a script or a command whose DataLoaders are measured, with no change to its code.
+
+Each of its Python processes begins with `startup/sitecustomize.py`, which PYTHONPATH makes Python import. So a script
+runs as it would without this command, and so do the processes that it starts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from ..errors import MonitorError
+from . import session_files, terminal_requests
+from .script_process import RECORDINGS
+from .session_files import KEYS, VARIABLE, JoinError
+
+STARTUP = Path(__file__).parent / "startup"
+_PYTHON = re.compile(r"python[\d.]*(\.exe)?")
+_PASSED_ON = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
+"""Signals that are passed on to the command. A terminal sends SIGINT to both; otherwise that is passed on as well."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    place = "the folder or address that %%monitor join prints: the script is shown there, and not recorded"
+    parser.add_argument("--join", metavar="PLACE", type="name", help=place)
+    parser.add_argument("--report", metavar="FILE", type="name", help="write the report of the recording at the end")
+    module = "run a module, as python -m does"
+    parser.add_argument("-m", dest="module", metavar="MODULE …", nargs=argparse.REMAINDER, help=module)
+    words = "a script with its arguments (train.py --epochs 3), or another command (torchrun train.py)"
+    parser.add_argument("words", metavar="COMMAND …", nargs=argparse.REMAINDER, help=words)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command; returns its exit status. MonitorError: there is no such session or command."""
+    command = _command(options)
+    place = options.join or os.environ.get(VARIABLE)
+    if place is not None:
+        if options.report is not None:
+            raise MonitorError("--report is of a recording, and with --join there is none: export the report there.")
+        session_files.read(place, os.environ.get(KEYS))
+        joined = place if place.startswith("tcp:") else os.path.abspath(place)  # noqa: PTH100 - as given
+        return _run(command, {VARIABLE: joined})
+    if options.report is not None:
+        from ..output import check
+
+        check(options.report)
+    status, recorded = (_recording_itself if _is_python(command) else _recorded_here)(command)
+    for path in recorded:
+        sys.stderr.write(f"recorded: {path}\n")
+    if not recorded:
+        sys.stderr.write("kernel-monitor: nothing was measured: no process of the command has imported torch\n")
+    elif options.report is not None:
+        _report(recorded, options.report)
+    return status
+
+
+def _command(options: argparse.Namespace) -> list[str]:
+    """Return the words of the command; a script and a module are run by this Python."""
+    if options.module is not None:
+        if not options.module:
+            raise MonitorError("run -m needs a module: kernel-monitor run -m package.train")
+        return [sys.executable, "-m", *options.module]
+    words: list[str] = options.words[1:] if options.words[:1] == ["--"] else options.words
+    if not words:
+        raise MonitorError("run needs a command: kernel-monitor run train.py, or kernel-monitor run torchrun train.py")
+    return [sys.executable, *words] if words[0].endswith(".py") else words
+
+
+def _is_python(command: Sequence[str]) -> bool:
+    return command[0] == sys.executable or _PYTHON.fullmatch(Path(command[0]).name) is not None
+
+
+def _recording_itself(command: Sequence[str]) -> tuple[int, list[str]]:
+    """Run a Python that begins a session in its own process; returns its exit status, and what was recorded."""
+    with tempfile.TemporaryDirectory(prefix="kernel-monitor-run-") as folder:
+        status = _run(command, {RECORDINGS: folder})
+        files = sorted(Path(folder).iterdir(), key=lambda path: path.stat().st_mtime)
+        return status, [path.read_text("utf-8") for path in files]
+
+
+def _recorded_here(command: Sequence[str]) -> tuple[int, list[str]]:
+    """Run a command whose processes join a session of this process; returns the same."""
+    from ..runtime import monitor
+
+    terminal_requests.entitle(command)
+    monitor.start()
+    try:
+        status = _run(command, {})
+    finally:
+        monitor.stop("the command has ended")
+    path = monitor.recording["path"]
+    return status, [] if path is None else [path]
+
+
+def _run(command: Sequence[str], more: Mapping[str, str]) -> int:
+    """Run a command with these variables as well; returns its exit status. JoinError: there is no such command."""
+    environment = {**os.environ, **more}
+    paths = environment.get("PYTHONPATH")
+    environment["PYTHONPATH"] = f"{STARTUP}{os.pathsep}{paths}" if paths else str(STARTUP)
+    # Handlers and not SIG_IGN, which the command would inherit.
+    try:
+        with _passing_on() as started:
+            process = subprocess.Popen(command, env=environment)
+            started.append(process)
+            status = process.wait()
+    except OSError as error:
+        raise JoinError(f"{command[0]} cannot be run: {error.strerror}.") from None
+    return status if status >= 0 else 128 - status
+
+
+@contextlib.contextmanager
+def _passing_on() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Pass signals to this process on to the processes in the list that is returned."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def pass_on(number: int, _frame: object) -> None:
+        for process in started:
+            if number != signal.SIGINT or not _is_terminals():
+                process.send_signal(number)
+
+    names = [name for name in (*_PASSED_ON, "SIGINT") if hasattr(signal, name)]
+    numbers = [number for name in names if signal.getsignal(number := getattr(signal, name)) != signal.SIG_IGN]
+    before = {number: signal.signal(number, pass_on) for number in numbers}
+    try:
+        yield started
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _is_terminals() -> bool:
+    """Return whether this process is in the foreground of a terminal, whose Ctrl-C goes to the command as well."""
+    try:
+        with Path("/dev/tty").open("rb") as terminal:
+            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    except OSError:
+        return False
+
+
+def _report(recorded: Sequence[str], file: str) -> None:
+    """Write the report of what was recorded last."""
+    from ..cli import main
+
+    with contextlib.redirect_stdout(sys.stderr):  # stdout is the command's
+        main(["report", recorded[-1], "-o", file])

@@ -1,0 +1,66 @@
+"""Runs as Python starts, in every process of a command that `kernel-monitor run` has started.
+
+Python imports it because its folder stands in PYTHONPATH. It leaves `sys.path` as it is without it, runs a
+`sitecustomize` of the user's own, and has the process measured once torch is imported there. It never ends a process,
+and any Python 3 can run it, also one that has no kernel_monitor.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+
+class _AfterTorch:
+    """A finder that finds torch as the others do, and calls `_begin` once torch is imported."""
+
+    def find_spec(self, name: str, *_: Any) -> Any:
+        if name != "torch":
+            return None
+        sys.meta_path.remove(self)
+        import importlib.util
+
+        spec: Any = importlib.util.find_spec(name)
+        loader = None if spec is None else spec.loader
+        if loader is not None:
+            original = loader.exec_module
+
+            def exec_module(module: Any) -> None:
+                del loader.exec_module
+                original(module)
+                _begin()
+
+            loader.exec_module = exec_module
+        return spec
+
+
+def _begin() -> None:
+    try:
+        from kernel_monitor.ranks.script_process import begin
+
+        begin()
+    except Exception:  # whatever it is, the script goes on without it
+        import logging
+
+        logging.getLogger("kernel_monitor").info("this process is not measured", exc_info=True)
+
+
+def _run_the_users_own() -> None:
+    """Import the `sitecustomize` that Python would have imported without this one."""
+    here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib would be imported for it
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != here]  # noqa: PTH100
+    ours = sys.modules.pop(__name__)
+    try:
+        __import__(__name__)
+    except ImportError as error:
+        if error.name != __name__:
+            raise
+    finally:
+        sys.modules.setdefault(__name__, ours)
+
+
+# The processes of kernel_monitor itself, such as the sampler, are not measured.
+if not any(word.partition(".")[0] == "kernel_monitor" for word in getattr(sys, "orig_argv", [])[1:]):
+    sys.meta_path.insert(0, _AfterTorch())
+_run_the_users_own()

@@ -1,0 +1,233 @@
+"""`kernel-monitor switch`: lists the loaders of this user's scripts and kernels, and switches one of them."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from ..errors import MonitorError
+from ..os_process import is_alive
+from . import session_files, terminal_requests
+from .session_files import VARIABLE, Join, JoinError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import zmq
+
+_ANSWER_S = 3.0  # for which a session's answer is waited for: its thread may wait for the GIL of a training
+_ASK_S = 0.25  # between two questions for the outcome
+_NOTHING = "Nothing runs here that can be switched. Start a script with kernel-monitor run train.py, or %monitor."
+_HEADINGS = ("process", "command", "loader", "engine", "state")
+
+
+class _Loader(NamedTuple):
+    """A loader of a session."""
+
+    folder: str  # of the session
+    pid: int
+    title: str
+    state: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        return str(self.state["name"])
+
+    def is_called(self, name: str) -> bool:
+        """Return whether a person may mean it: by its name, which for that of a job may lack the job's number."""
+        return name in (self.state["id"], self.name, self.name.partition(" · ")[0])
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("engine", nargs="?", type="name", help="torchvision, dali-cpu … Without it what runs is listed")
+    parser.add_argument("--list", action="store_true", help="list what runs, which is what happens without an engine")
+    parser.add_argument("--loader", metavar="NAME", type="name", help="needed where several loaders run")
+    whose = "of which process: its number, its command or a word of it, its notebook, or the session's folder"
+    parser.add_argument("--session", metavar="NAME", type="name", help=whose)
+    parser.add_argument("--yes", action="store_true", help="confirm an engine that asks first, such as synthetic")
+    patience = "how long to wait for the engine's first batch (default: 20)"
+    parser.add_argument("--seconds", metavar="S", type=float, default=20.0, help=patience)
+
+
+def run(options: argparse.Namespace) -> int:
+    """List the loaders, or switch one; returns the exit status: 1 where it cannot be switched, 3 where none knows yet.
+
+    JoinError: this machine has no pyzmq.
+    """
+    session_files.remove_left()
+    with _Sessions(_named(options.session)) as sessions:
+        loaders, remarks = sessions.loaders(options.session)
+        if options.engine is None or options.list:
+            sys.stdout.write(f"{_table(loaders, remarks)}\n")
+            return 0
+        try:
+            chosen = _chosen(loaders, remarks, options.loader)
+            asked = sessions.switch(chosen, options.engine, confirmed=options.yes)
+        except MonitorError as error:
+            return _refused(str(error))
+        return _follow(sessions, asked, options.engine, options.seconds)
+
+
+def _follow(sessions: _Sessions, loader: _Loader, engine: str, seconds: float) -> int:
+    """Wait until a switch has come to its end, and print how."""
+    from .job_loaders import reached  # imports NumPy, which a rank does without
+
+    until = time.monotonic() + seconds
+    while True:
+        state = sessions.state(loader)
+        if state is None:
+            return _refused(f"{loader.name}: its loop or its process ended before the first batch of {engine}")
+        if state["wanted"] is None:
+            if not reached(state["backend"], engine):
+                return _refused(f"{loader.name}: {state['status']}")
+            sys.stdout.write(f"{loader.name}: {state['status']}\n")
+            return 0
+        if time.monotonic() > until:
+            late = f"No batch of it came within {seconds:g} s; the request stands."
+            sys.stdout.write(f"{loader.name}: {state['status']} {late}\n")
+            return 3
+        time.sleep(_ASK_S)
+
+
+def _refused(reason: str) -> int:
+    sys.stderr.write(f"kernel-monitor: {reason}\n")
+    return 1
+
+
+def _chosen(loaders: Sequence[_Loader], remarks: Sequence[str], name: str | None) -> _Loader:
+    """Return the loader that is to be switched. MonitorError: there is none, or several."""
+    switchable = [loader for loader in loaders if loader.state["backends"]]
+    if not switchable:
+        raise MonitorError(" ".join(remarks) or _NOTHING)
+    found = [loader for loader in switchable if name is None or loader.is_called(name)]
+    if len(found) == 1:
+        return found[0]
+    several = "Several loaders run: say which by --loader or --session."
+    problem = several if found else f"No loader is called {name!r}."
+    raise MonitorError(f"{problem}\n{_table(found or switchable, [])}")
+
+
+def _table(loaders: Iterable[_Loader], remarks: Sequence[str]) -> str:
+    rows = [(str(one.pid), one.title, one.name, one.state["backend"], _progress(one.state)) for one in loaders]
+    if not rows:
+        return "\n".join(remarks) or _NOTHING
+    widths = [max(map(len, column)) for column in zip(_HEADINGS, *rows, strict=True)]
+    padded = [map(str.ljust, row, widths) for row in (_HEADINGS, *rows)]
+    return "\n".join([*("  ".join(cells).rstrip() for cells in padded), *remarks])
+
+
+def _progress(state: dict[str, Any]) -> str:
+    whole = "" if state["batches"] is None else f" of {state['batches']:,}"
+    place = f"epoch {state['epoch'] + 1}, batch {state['batch']:,}{whole}"
+    untouched = state["status"].partition(",")[0] in (state["backend"], "watched")
+    return place if untouched else f"{place}; {state['status']}"
+
+
+def _named(session: str | None) -> list[tuple[str, Join]]:
+    """Return the sessions of this user on this machine, with that of a folder that is named."""
+    found = dict(session_files.sessions())
+    if session is not None and session.isdecimal():  # the others, which may be busy, are not waited for
+        found = {folder: join for folder, join in found.items() if join.pid == int(session)}
+    for folder in (os.environ.get(VARIABLE), session):
+        if folder is not None and Path(folder, session_files.FILE).is_file():
+            found.setdefault(str(Path(folder).absolute()), session_files.read(folder))
+    return list(found.items())
+
+
+class _Sessions:
+    """Speaks to the servers of some sessions, each over its Unix socket and with its keys."""
+
+    def __init__(self, joins: Sequence[tuple[str, Join]]) -> None:
+        try:
+            import zmq
+        except ImportError as error:
+            raise JoinError(f"Sessions cannot be reached: pyzmq is missing ({error}); pip install pyzmq.") from None
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._joins = dict(joins)
+        self._numbers = itertools.count(1)
+        self._sockets = {folder: self._connected(join) for folder, join in joins}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._context.destroy(linger=0)
+
+    def loaders(self, session: str | None) -> tuple[list[_Loader], list[str]]:
+        """Return the loaders of the sessions, or of those that a name means; and sentences on those without any."""
+        answers = self._ask(list(self._sockets))
+        found: list[_Loader] = []
+        remarks: list[str] = []
+        for folder, join in self._joins.items():
+            answer = answers.get(folder)
+            title = "" if answer is None else answer["title"]
+            if session is not None and session not in (str(join.pid), title, folder, *title.split()):
+                continue
+            if answer is None:
+                remarks.append(f"The process {join.pid} does not answer.")
+            elif not answer["loaders"]:
+                remarks.append(f"{title} (process {join.pid}) has no loader yet: none of its loops has begun.")
+            else:
+                found += [_Loader(folder, join.pid, title, state) for state in answer["loaders"]]
+        if session is not None and not found and not remarks:
+            remarks.append(f"No process here is called {session!r}; kernel-monitor switch lists those that there are.")
+        return found, remarks
+
+    def switch(self, loader: _Loader, engine: str, *, confirmed: bool) -> _Loader:
+        """Ask for a switch. MonitorError: it is refused."""
+        asked = (engine, loader.state["id"], confirmed)
+        answer = self._ask([loader.folder], *asked).get(loader.folder)
+        if answer is None:
+            raise MonitorError(f"The process {loader.pid} does not answer.")
+        if "refused" in answer:
+            hint = " Say --yes if you mean it." if answer["refused"].endswith("has to be confirmed.") else ""
+            raise MonitorError(f"{answer['refused']}{hint}")
+        return loader
+
+    def state(self, loader: _Loader) -> dict[str, Any] | None:
+        """Return the loader's state, the last known one while its process does not answer; None if it has ended."""
+        answer = self._ask([loader.folder]).get(loader.folder)
+        if answer is None and is_alive(loader.pid, self._joins[loader.folder].start):
+            return {**loader.state, "wanted": "", "status": "no answer yet."}
+        states = [] if answer is None else answer["loaders"]
+        return next((state for state in states if state["id"] == loader.state["id"]), None)
+
+    def _connected(self, join: Join) -> zmq.Socket[bytes]:
+        import zmq
+
+        socket = self._context.socket(zmq.DEALER)
+        socket.curve_serverkey = join.server.encode()
+        socket.curve_publickey = join.public.encode()
+        socket.curve_secretkey = join.secret.encode()
+        socket.connect(next(address for address in join.addresses if address.startswith("ipc:")))
+        return socket
+
+    def _ask(
+        self, folders: Sequence[str], engine: str | None = None, loader: str | None = None, confirmed: bool = False
+    ) -> dict[str, dict[str, Any]]:
+        """Send a request to some sessions; returns the answers that came in time, by the sessions' folders."""
+        import zmq
+
+        number = next(self._numbers)
+        message = terminal_requests.request(engine, loader, confirmed=confirmed, number=number)
+        waiting = {self._sockets[folder]: folder for folder in folders}
+        poller = zmq.Poller()
+        for socket in waiting:
+            socket.send(message)
+            poller.register(socket, zmq.POLLIN)
+        answers: dict[str, dict[str, Any]] = {}
+        until = time.monotonic() + _ANSWER_S
+        while waiting and (left := until - time.monotonic()) > 0:
+            for socket, _ in poller.poll(int(1000 * left) + 1):
+                answer = json.loads(socket.recv())
+                if answer["number"] == number:  # else it is the late one of an earlier request
+                    answers[waiting.pop(socket)] = answer
+                    poller.unregister(socket)
+        return answers
