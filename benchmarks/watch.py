@@ -7,7 +7,8 @@ iterable. In each pair a block of steps runs once with `monitor.watch(model, opt
 first alternates. A block counts by the CPU time of its thread per step: what others do on the machine is not in it, and
 whatever the watch does is, because it does it on this thread. The ratio of the two is one figure; their median and its
 95 % interval (bootstrap, 10,000 draws, fixed seed) are printed. Then the same for steps with next to nothing in them:
-the µs that a watch takes, whatever the step.
+the µs that a watch takes, whatever the step. Last, a plain DataLoader: the µs that it costs a step to be attached to,
+with the phases found without a line (`attached`), and the attaching alone.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils.data import DataLoader, Dataset
 
-from kernel_monitor.steps import watch, watch_loader
+from kernel_monitor.steps import attached, phase_times, watch, watch_loader
 
 from .common import Bar, machine, report, spread, versions
 from .overhead import interval
@@ -47,6 +49,19 @@ class Network(torch.nn.Module):
         return x
 
 
+class Same(Dataset[torch.Tensor]):
+    """A data set of one batch."""
+
+    def __init__(self, batch: torch.Tensor) -> None:
+        self._batch = batch
+
+    def __len__(self) -> int:
+        return 10**6
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return self._batch
+
+
 class Loop:
     """A training loop over batches that are there at once."""
 
@@ -67,8 +82,27 @@ class Loop:
             found.stop()
         return 1e3 * spent / steps
 
-    def _run(self, steps: int) -> None:
-        for batch in itertools.islice(self._batches, steps):
+    def attached_block(self, steps: int, how: str) -> float:
+        """Run a block of steps over a DataLoader; return the ms of CPU time per step.
+
+        Args:
+            steps: number of steps.
+            how: `plain`; `attached`, as a running monitor does; `no phases`: attached, and no phases are measured.
+        """
+        if how != "plain":
+            attached.attach()
+        if how == "no phases":
+            phase_times.on_loop = None
+        batches = iter(DataLoader(Same(self._batch), batch_size=None))
+        self._run(5, batches)  # the model is found in the second
+        began = time.thread_time()
+        self._run(steps, batches)
+        spent = time.thread_time() - began
+        attached.detach()
+        return 1e3 * spent / steps
+
+    def _run(self, steps: int, batches: Iterator[Any] | None = None) -> None:
+        for batch in itertools.islice(batches or self._batches, steps):
             self.optimizer.zero_grad()
             self.model(batch).sum().backward()
             self.optimizer.step()
@@ -98,6 +132,10 @@ def main() -> int:
     least, most = interval(extra)
     cost = statistics.median(extra)
     print(f"what a watch takes of a step that does next to nothing: {cost:.1f} µs, {least:.1f} to {most:.1f}")
+    costs = measured_attached(Loop(4, 1), options.pairs)
+    for how, values in costs.items():
+        least, most = interval(values)
+        print(f"a DataLoader, {how}: {statistics.median(values):.1f} µs a step, {least:.1f} to {most:.1f}")
     return report(
         [
             Bar("CPU time of a step, watched / not watched", median, 1.01, at_most=True),
@@ -107,11 +145,18 @@ def main() -> int:
                 1.0,
                 at_most=True,
             ),
+            Bar(
+                f"what an attached loader with phases takes, % of a step of {STEP_MS:g} ms",
+                100 * statistics.median(costs["attached"]) / (1e3 * STEP_MS),
+                0.2,
+                at_most=True,
+            ),
         ],
         {
             "ratios": ratios,
             "interval": [low, high],
             "extra_us": extra,
+            "attached_us": costs,
             "machine": machine(),
             "versions": versions(),
         },
@@ -134,6 +179,17 @@ def measured(loop: Loop, count: int, steps: int) -> list[tuple[float, float]]:
         halves = {on: loop.block(steps, on=on) for on in ((True, False) if number % 2 == 0 else (False, True))}
         pairs.append((halves[True], halves[False]))
     return pairs
+
+
+def measured_attached(loop: Loop, count: int) -> dict[str, list[float]]:
+    """Return the µs that a step takes more than one over a plain DataLoader, for each way of `attached_block`."""
+    costs: dict[str, list[float]] = {"attached": [], "no phases": []}
+    for number in range(count):
+        ways = ("plain", "attached", "no phases")
+        spent = {how: loop.attached_block(IDLE_STEPS, how) for how in (ways if number % 2 == 0 else ways[::-1])}
+        for how, values in costs.items():
+            values.append(1e3 * (spent[how] - spent["plain"]))
+    return costs
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 Forward is timed by the module's hooks, the optimizer by its step hooks. Backward is timed by a wrapper of
 `torch.autograd.backward`, which `Tensor.backward` calls (full backward hooks would forbid some in-place operations, and
 do not see the end). Copies are timed by wrappers of `Tensor.to` and `Tensor.cuda`, once a watched model runs on a GPU.
-Nothing of torch is wrapped while no model is watched.
+`torch.jit.script` and `torch.cuda.make_graphed_callables` do not meet our hooks, which they would refuse. Torch has its
+own functions while nothing is watched.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import CodeType, TracebackType
 from typing import Any
 
@@ -22,7 +23,7 @@ import torch
 
 from ..errors import MonitorError
 from . import phase_times
-from .phase_times import BACKWARD, COPY, FORWARD, OPTIMIZER, thread_phases, watched_models
+from .phase_times import BACKWARD, COPY, FORWARD, OPTIMIZER, ThreadPhases, thread_phases, watched_models
 
 _compiling = torch.compiler.is_compiling
 _lock = threading.RLock()  # reentrant: a model may be collected, and its watch end, while this is held
@@ -30,7 +31,7 @@ _watches: dict[int, ModelWatch] = {}  # by the id of the living model
 
 
 def watch(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None) -> ModelWatch:
-    """See `kernel_monitor.steps.watch`."""
+    """See `kernel_monitor.steps.watch`. What the user watches replaces all watches that nobody asked for."""
     if not isinstance(model, torch.nn.Module):
         raise MonitorError(
             f"watch() takes a torch.nn.Module, and {type(model).__name__} is none. "
@@ -42,10 +43,53 @@ def watch(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None
         found = _watches.get(id(model))
         if found is None:
             found = _watches[id(model)] = ModelWatch(model)
+        found.is_automatic = False
+        stop_automatic_watches()
         found.time_compiled(model)
         if optimizer is not None:
             found.add(optimizer)
     return found
+
+
+def watch_automatically(model: torch.nn.Module) -> None:
+    """Watch a model that the user's code does not name to us, unless it is watched."""
+    with _lock:
+        if id(model) not in _watches:
+            found = _watches[id(model)] = ModelWatch(model, is_automatic=True)
+            found.time_compiled(model)
+
+
+def stop_automatic_watches() -> None:
+    """End the watches that no call of `watch` began."""
+    with _lock:
+        for found in [found for found in _watches.values() if found.is_automatic]:
+            found.stop()
+
+
+def user_watches() -> bool:
+    """Return whether a model is watched because the user's code asks for it."""
+    return any(not found.is_automatic for found in list(_watches.values()))
+
+
+def begin_timing() -> None:
+    """Time each call of `torch.autograd.backward` until `end_timing`; the calls of both are counted."""
+    watched_models.change(+1)
+    _BACKWARD.install()
+    for function in _REFUSE_HOOKS:
+        function.install()
+
+
+def end_timing() -> None:
+    """End what `begin_timing` began."""
+    watched_models.change(-1)
+    if not watched_models.count:
+        for function in (_BACKWARD, *_REFUSE_HOOKS, *_COPIES):
+            function.remove()
+
+
+def compiled_in_place(model: torch.nn.Module) -> bool:
+    """Return whether `model.compile()` was called."""
+    return _compiled_call(model) is not None
 
 
 def _innermost(optimizer: Any) -> torch.optim.Optimizer:
@@ -63,7 +107,8 @@ def _innermost(optimizer: Any) -> torch.optim.Optimizer:
 class ModelWatch:
     """A watch of a model, made by `watch`; as a context manager it stops at the end of the block."""
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: torch.nn.Module, *, is_automatic: bool = False) -> None:
+        self.is_automatic = is_automatic  # no call of `watch` began it
         self._key = id(model)
         self._process = os.getpid()
 
@@ -73,14 +118,23 @@ class ModelWatch:
 
         self._model = weakref.ref(model, gone)
         self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
-        self._handles = [
-            model.register_forward_pre_hook(_ForwardBegins(), prepend=True),
-            model.register_forward_hook(_ForwardEnds(), always_call=True),
-        ]
+        self._handles: list[Any] = []
+        # A module that was compiled in place is compiled once more where it gets hooks; `time_compiled` times it, too.
+        if not (is_automatic and compiled_in_place(model)):
+            self._handles.append(model.register_forward_pre_hook(_ForwardBegins(), prepend=True))
+            try:
+                self._handles.append(model.register_forward_hook(_ForwardEnds(), always_call=True))
+            except BaseException:
+                self._handles.pop().remove()
+                raise
         self._compiled: Any = None
         self.running = True  # the model lives and `stop` was not called
-        watched_models.change(+1)
-        _BACKWARD.install()
+        begin_timing()
+
+    @property
+    def model(self) -> torch.nn.Module | None:
+        """The model, while it lives."""
+        return self._model()
 
     def time_compiled(self, model: torch.nn.Module) -> None:
         """Time the call of a module that was compiled in place (`model.compile()`), which runs no hooks."""
@@ -115,10 +169,7 @@ class ModelWatch:
                 model._compiled_call_impl = self._compiled.__wrapped__
             if os.getpid() != self._process:
                 return
-            watched_models.change(-1)
-            if not watched_models.count:
-                for function in (_BACKWARD, *_COPIES):
-                    function.remove()
+            end_timing()
 
     def __enter__(self) -> ModelWatch:
         return self
@@ -144,6 +195,10 @@ class _Hook:
         return getattr, (contextlib.nullcontext(), "__exit__")
 
 
+def _is_ours(hook: Any) -> bool:
+    return isinstance(hook, _Hook)
+
+
 class _ForwardBegins(_Hook):
     def __call__(self, module: Any, *_: Any) -> None:
         if not _compiling() and watched_models.count:
@@ -161,15 +216,21 @@ class _ForwardEnds(_Hook):
 def _forward_begins(module: Any, code: CodeType | None = None) -> None:
     """Begin the phase of a watched module's forward; if it is on a GPU, time its thread's next steps there."""
     phases = thread_phases()
-    if not phases.on_device and phase_times.gpu_in_use():
-        first = next(module.parameters(), None)
+    if phases.on_device or phase_times.gpu_in_use():
+        time_on_gpu(phases, module.parameters())
+    phases.enter(FORWARD, code)
+
+
+def time_on_gpu(phases: ThreadPhases, parameters: Iterator[torch.Tensor]) -> None:
+    """Time a thread's next steps on the GPU if the first of these parameters is there."""
+    if not phases.on_device:
+        first = next(parameters, None)
         if first is not None and phase_times.is_on_gpu(first):
             phase_times.use_cuda()
             phases.on_device = True
     if phases.on_device:
         for function in _COPIES:
             function.install()
-    phases.enter(FORWARD, code)
 
 
 def _optimizer_begins(*_: Any) -> None:
@@ -197,39 +258,27 @@ def _timed_call(original: Callable[..., Any], module_of: Callable[[], Any]) -> C
     return call
 
 
-class _Wrapped:
-    """A function of torch that is wrapped while models are watched, so that its calls are phases.
+class _Replaced:
+    """A function of torch that is replaced by a wrapper while models are watched.
 
     If others have wrapped our wrapper meanwhile, it cannot be removed: it stays and only passes calls on.
     """
 
-    def __init__(self, owner: Any, name: str, kind: int, counts: Callable[..., bool]) -> None:
+    def __init__(self, owner: Any, name: str) -> None:
         self._owner = owner
         self._name = name
-        self._kind = kind
-        self._counts = counts  # returns whether a call with these arguments is a phase
         self._own = name in vars(owner)  # else it is inherited
         self._ours: Any = None
 
+    def wrapper(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function that is to stand in the place of the original."""
+        raise NotImplementedError
+
     def install(self) -> None:
         """Replace the function by the wrapper."""
-        if self._ours is not None:
-            return
-        original, kind, counts = getattr(self._owner, self._name), self._kind, self._counts
-
-        @functools.wraps(original)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if _compiling() or not watched_models.count or not counts(*args, **kwargs):
-                return original(*args, **kwargs)
-            phases = thread_phases()
-            phases.enter(kind)
-            try:
-                return original(*args, **kwargs)
-            finally:
-                phases.leave(kind)
-
-        self._ours = call
-        setattr(self._owner, self._name, call)
+        if self._ours is None:
+            self._ours = self.wrapper(getattr(self._owner, self._name))
+            setattr(self._owner, self._name, self._ours)
 
     def remove(self) -> None:
         """Restore the function, if our wrapper is still in its place."""
@@ -240,6 +289,56 @@ class _Wrapped:
         else:
             delattr(self._owner, self._name)
         self._ours = None
+
+
+class _Timed(_Replaced):
+    """A function of torch whose calls are phases."""
+
+    def __init__(self, owner: Any, name: str, kind: int, counts: Callable[..., bool] | None = None) -> None:
+        super().__init__(owner, name)
+        self._kind = kind
+        self._counts = counts  # returns whether a call with these arguments is a phase; None: each is
+
+    def wrapper(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        kind, counts = self._kind, self._counts
+
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if _compiling() or not watched_models.count or not (counts is None or counts(*args, **kwargs)):
+                return original(*args, **kwargs)
+            phases = thread_phases()
+            phases.enter(kind)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                phases.leave(kind)
+
+        return call
+
+
+class _WithoutHooks(_Replaced):
+    """A function of torch that refuses modules with hooks, or compiles their hooks: it does not meet ours."""
+
+    def wrapper(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with _lock:
+                models = [model for found in _watches.values() if (model := found.model) is not None]
+            every = [hooks for model in models for hooks in (model._forward_pre_hooks, model._forward_hooks)]
+            hidden = [(hooks, list(hooks.items())) for hooks in every if any(map(_is_ours, hooks.values()))]
+            for hooks, items in hidden:
+                for key, hook in items:
+                    if _is_ours(hook):
+                        del hooks[key]
+            try:
+                return original(*args, **kwargs)
+            finally:
+                for hooks, items in hidden:  # in their order
+                    more = [(key, hook) for key, hook in hooks.items() if (key, hook) not in items]
+                    hooks.clear()
+                    hooks.update([*items, *more])
+
+        return call
 
 
 def _copied(tensor: Any, /, *_: Any, **__: Any) -> bool:
@@ -253,5 +352,9 @@ def _copied_to(tensor: Any, /, *args: Any, **kwargs: Any) -> bool:
     return phase_times.is_gpu_target(target) and _copied(tensor)
 
 
-_BACKWARD = _Wrapped(torch.autograd, "backward", BACKWARD, lambda *_, **__: True)
-_COPIES = (_Wrapped(torch.Tensor, "to", COPY, _copied_to), _Wrapped(torch.Tensor, "cuda", COPY, _copied))
+_BACKWARD = _Timed(torch.autograd, "backward", BACKWARD)
+_COPIES = (_Timed(torch.Tensor, "to", COPY, _copied_to), _Timed(torch.Tensor, "cuda", COPY, _copied))
+_REFUSE_HOOKS = (  # the first is what `torch.jit.script` lists a module's hooks with
+    _WithoutHooks(torch.jit._recursive, "get_hook_stubs"),
+    _WithoutHooks(torch.cuda, "make_graphed_callables"),
+)

@@ -20,26 +20,27 @@ from ..os_process import in_forked_children
 # ---- The present phase of a thread, and the time that it spent in each, by the host's clock.
 
 COPY, FORWARD, BACKWARD, OPTIMIZER, OUTSIDE = range(5)
-"""Indices in `_ThreadPhases.spent`; `OUTSIDE` is time that belongs to no step, such as the profiler's own work."""
+"""Indices in `ThreadPhases.spent`; `OUTSIDE` is time that belongs to no step, such as the profiler's own work."""
 KINDS = 5
 
 
 class Mark(NamedTuple):
     """A snapshot of a thread's phases, taken when a batch came."""
 
-    phases: _ThreadPhases
-    spent: tuple[float, ...]  # `_ThreadPhases.spent` at that moment
+    phases: ThreadPhases
+    spent: tuple[float, ...]  # `ThreadPhases.spent` at that moment
     generation: int  # `WatchedModels.generation` at that moment
 
 
-class _ThreadPhases:
+class ThreadPhases:
     """The phases of a thread."""
 
-    __slots__ = ("_open", "_since", "on_device", "spent", "trails", "used")
+    __slots__ = ("_open", "_since", "asked", "on_device", "spent", "trails", "used")
 
     def __init__(self) -> None:
         self.spent = [0.0] * KINDS  # s, by kind, since the thread's first phase
         self.used = False  # there was a phase
+        self.asked = 0  # batches that measured loops have asked for on this thread
         self.on_device = False  # the models that run on this thread are on a GPU; the phases are timed there, too
         self.trails: list[Trail] = []  # the trails of the steps under way on this thread
         # The open phases, the innermost last, each with the function that must be running; None for a `with` block.
@@ -65,10 +66,11 @@ class _ThreadPhases:
 
     def leave(self, kind: int) -> None:
         """End the innermost phase of that kind, and the phases inside it that were not ended."""
-        if all(inside != kind for inside, _ in self._open):
+        inside = self._open
+        if not inside or (inside[-1][0] != kind and all(other != kind for other, _ in inside)):
             return
         self.settle()
-        while self._open.pop()[0] != kind:
+        while inside.pop()[0] != kind:
             pass
         if self.trails:
             self.stamp()
@@ -87,7 +89,8 @@ class _ThreadPhases:
         """Add the time of the open phase up to now to `spent`."""
         if self._open:
             now = monotonic() if now is None else now
-            self.spent[self.kind] += max(0.0, now - self._since)
+            if now > self._since:
+                self.spent[self._open[-1][0]] += now - self._since
             self._since = now
 
     def drop_interrupted(self) -> None:
@@ -121,7 +124,9 @@ class _ThreadPhases:
         if self._open:
             self.drop_interrupted()
             self.settle(now)
-        return [new - old for new, old in zip(self.spent, mark.spent, strict=True)]
+        copy, forward, backward, optimizer, outside = self.spent  # one by one: this runs in each step of a loop
+        copy_0, forward_0, backward_0, optimizer_0, outside_0 = mark.spent
+        return [copy - copy_0, forward - forward_0, backward - backward_0, optimizer - optimizer_0, outside - outside_0]
 
 
 class WatchedModels:
@@ -139,14 +144,16 @@ class WatchedModels:
 
 class _Local(threading.local):
     def __init__(self) -> None:
-        self.phases = _ThreadPhases()
+        self.phases = ThreadPhases()
 
 
 watched_models = WatchedModels()
+on_loop: Callable[[], None] | None = None
+"""Called as a measured loop begins, on its thread, to find out what it trains; None where the user's code tells it."""
 _local = _Local()
 
 
-def thread_phases() -> _ThreadPhases:
+def thread_phases() -> ThreadPhases:
     """Return the phases of the calling thread."""
     return _local.phases
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import DataLoader, TensorDataset
 
 from kernel_monitor import monitor, watch_loader
-from kernel_monitor.steps import phase_times
+from kernel_monitor.steps import attached, automatic_watch, model_watch, phase_times
 from kernel_monitor.steps.measured_step import ON_DEVICE, WARM_UP, Step
 from kernel_monitor.steps.phase_times import thread_phases
 from kernel_monitor.steps.watched_loader import live
@@ -102,6 +103,41 @@ def test_phases_are_what_the_device_took(model: Model) -> None:
     assert 0 < median(steps, "copy") < 1e-3
     assert 0 < median(steps, "optimizer") < 2e-3
     assert all(one.wait + sum(one[6:10]) <= one.step + 1e-4 for one in steps)
+
+
+def test_an_attached_loader_has_the_same_phases_without_a_line(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(automatic_watch, "_torch_compiles", lambda: False)  # other tests of this process do
+    expected = seconds(CYCLES)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loader = DataLoader(TensorDataset(torch.ones(160, 8)), batch_size=4)
+    attached.attach()
+    try:
+        for (batch,) in loader:
+            model(batch.to("cuda")).sum().backward()
+            optimizer.step()
+            torch.cuda.synchronize()
+        source = attached.attached(loader)
+        assert source is not None
+        time.sleep(1.2)
+        steps = [one for one in source.meter.steps_since(0)[0] if one.flags & ON_DEVICE and not one.flags & WARM_UP]
+        # It takes modules without hooks.
+        torch.cuda.make_graphed_callables(watched_linear(), (torch.ones(4, 8, device="cuda"),))
+    finally:
+        attached.detach()
+    assert len(steps) > 20
+    assert median(steps, "forward") == pytest.approx(expected, rel=0.02, abs=3e-4)
+    assert median(steps, "backward") == pytest.approx(2 * expected, rel=0.02, abs=6e-4)
+    assert 0 < median(steps, "copy") < 1e-3
+    assert 0 < median(steps, "optimizer") < 2e-3
+    assert all(one.wait + sum(one[6:10]) <= one.step + 1e-4 for one in steps)
+    assert not hasattr(torch.Tensor.to, "__wrapped__")
+
+
+def watched_linear() -> torch.nn.Module:
+    plain = torch.nn.Linear(8, 8).cuda()
+    model_watch.watch_automatically(plain)
+    assert plain._forward_hooks
+    return plain
 
 
 def test_a_loop_that_runs_ahead_of_the_device_is_not_waited_for(model: Model) -> None:

@@ -6,6 +6,7 @@ a machine that others use takes the loop off its core between two stamps.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import random
 import statistics
@@ -21,6 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms.functional import pil_to_tensor
 
 from kernel_monitor import monitor, switchable, watch_loader
+from kernel_monitor.steps import attached, automatic_watch
 from kernel_monitor.steps.measured_step import PHASES, WARM_UP, Step
 from kernel_monitor.steps.step_meter import Meter
 from kernel_monitor.steps.watched_loader import live
@@ -169,6 +171,20 @@ def over_marked(stamps: Stamps, step: Work) -> Meter:
     return [one for one in live() if one.name == f"truth {id(stamps)}"][-1].meter
 
 
+def over_attached(stamps: Stamps, step: Work) -> Meter:
+    attached.attach()
+    try:
+        loader = DataLoader(Pictures(stamps), batch_size=1, num_workers=0)
+        iterator = iter(loader)
+        while stamps.next(iterator):
+            step()
+        source = attached.attached(loader)
+        assert source is not None
+        return source.meter
+    finally:
+        attached.detach()
+
+
 def parts(step: Step) -> dict[str, float]:
     """Of a step, by part."""
     measured = {name: getattr(step, name) for name in ("wait", *PHASES)}
@@ -187,15 +203,18 @@ def check(found: list[Step], stamps: Stamps) -> None:
         assert sum(one <= 3 for one in beyond) >= 0.9 * len(beyond), part
 
 
-@pytest.mark.parametrize("loop", [over_switchable, over_watched, over_marked])
-def test_every_part_of_a_step_is_what_it_was(loop: Callable[[Stamps, Work], Meter]) -> None:
+@pytest.mark.parametrize("loop", [over_switchable, over_watched, over_marked, over_attached])
+def test_every_part_of_a_step_is_what_it_was(
+    loop: Callable[[Stamps, Work], Meter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(automatic_watch, "_torch_compiles", lambda: False)  # other tests of this process do
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     stamps = Stamps(seed)
     model = Model(stamps)
     optimizer = Optimizer(model.parameters(), lr=0.1)
     optimizer.stamps = stamps
-    with monitor.watch(model, optimizer):
+    with contextlib.nullcontext() if loop is over_attached else monitor.watch(model, optimizer):
         meter = loop(stamps, lambda: train(model, optimizer, stamps))
     found, ended = meter.steps_since(0)
     assert ended == STEPS
