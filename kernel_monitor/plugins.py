@@ -32,7 +32,14 @@ PLUGINS = {
 }
 """The names of the optional packages, each with the beginning of the sentence that says that it is missing."""
 
-_COMMANDS = {"alone": "ranks", "join": "ranks", "profile": "profiler", "run": "ranks", "sweep": "sweeps"}
+_COMMANDS = {
+    "alone": "ranks",
+    "join": "ranks",
+    "profile": "profiler",
+    "run": "ranks",
+    "sweep": "sweeps",
+    "switch": "ranks",
+}
 """The commands and requests of each, by which a missing one is named."""
 
 

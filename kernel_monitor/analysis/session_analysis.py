@@ -35,8 +35,12 @@ NOTHING = Verdict(
     "undetermined",
     None,
     "No loader delivered anything that was measured.",
-    (Advice("Wrap the loop's DataLoader with switchable(loader), or any iterable with watch_loader(iterable)."),),
-    missing=("a loader: switchable(loader)",),
+    (
+        Advice(
+            "Start the monitor before the loop: every DataLoader is measured. Other iterables: watch_loader(iterable)."
+        ),
+    ),
+    missing=("a loop over a DataLoader",),
 )
 ORDER = {"fired": 0, "abstained": 1, "quiet": 2}
 Found = TypeVar("Found")

@@ -19,7 +19,7 @@ from ..steps.measured_step import NO_GRADIENTS
 from .trials import Trial, covered, diagnosis, step_rows, trial
 
 if TYPE_CHECKING:
-    from ..loaders import SwitchableLoader
+    from ..loaders import AnyLoader
     from ..protocol.analysis_states import DiagnosisState, GainState
     from ..protocol.states import EngineState
     from ..steps.measured_step import Step
@@ -55,8 +55,8 @@ class DiagnosisContext(NamedTuple):
     """The parts of the monitor that a diagnosis uses."""
 
     store: Store  # has the figures of the machine
-    loaders: Callable[[], list[SwitchableLoader]]  # the live ones of this process
-    sources: Callable[[], list[SwitchableLoader | Source]]  # these, and what else is watched
+    loaders: Callable[[], list[AnyLoader]]  # the live ones of this process
+    sources: Callable[[], list[AnyLoader | Source]]  # these, and what else is watched
     running: Callable[[], bool]
     session_time: Callable[[float], float | None]  # of a time of `time.monotonic`
     add_event: Callable[..., Any]
@@ -68,10 +68,11 @@ class DiagnosisContext(NamedTuple):
 class LoopGuard:
     """A loop as seen through its loader, which is held weakly: a cell that is run again frees it."""
 
-    def __init__(self, loader: SwitchableLoader, context: DiagnosisContext) -> None:
+    def __init__(self, loader: AnyLoader, context: DiagnosisContext) -> None:
         self.id, self.name = loader.id, loader.name
         self.begun = False  # whether it has ended a step since this was made
         self.clicked: str | None = None
+        self._asked: str | None = None  # by us; the loop of an attached loader passes it on, on its own thread
         self.took: set[str] = set()
         self.failures: dict[str, str] = {}
         self.end: _DiagnosisAborted | None = None
@@ -85,7 +86,7 @@ class LoopGuard:
         self._stepped = self._others_stepped = time.monotonic()
 
     @property
-    def live(self) -> SwitchableLoader:
+    def live(self) -> AnyLoader:
         """The loader; not to be kept. Raises `_DiagnosisAborted` where it is gone."""
         loader = self._loader()
         if loader is None:
@@ -101,6 +102,7 @@ class LoopGuard:
         """Ask for an engine; a person's request of the same moment is made again."""
         self.took.discard(engine)
         self.failures.pop(engine, None)
+        self._asked = engine
         self.live.switch(engine)
         self.yield_to_click()
 
@@ -143,7 +145,7 @@ class LoopGuard:
         if event["loader"] != self.id:
             return
         kind = event["kind"]
-        if kind == "switch-asked" and threading.get_ident() != self._thread:
+        if kind == "switch-asked" and threading.get_ident() != self._thread and event["target"] != self._asked:
             self.clicked = str(event["target"])
             self.cancel(f"Stopped, as {self.clicked} was chosen meanwhile and stays in use.")
         elif kind == "knobs":
@@ -172,7 +174,7 @@ log = logging.getLogger(__name__)
 class DiagnosisRun:
     """One diagnosis, on a thread of its own; arguments as for `DiagnoseCommand.start`."""
 
-    def __init__(self, loader: SwitchableLoader, context: DiagnosisContext, *, seconds: float, confirmed: bool) -> None:
+    def __init__(self, loader: AnyLoader, context: DiagnosisContext, *, seconds: float, confirmed: bool) -> None:
         self.ended = threading.Event()
         self._loop = LoopGuard(loader, context)
         self._context = context
@@ -304,7 +306,7 @@ class DiagnosisRun:
         """To the engine that was in use; unless a person has asked for another one meanwhile."""
         loop = self._loop
         try:
-            if loop.clicked is None and (loop.live.switch_state.wanted or loop.live.backend) != self._first:
+            if loop.clicked is None and (loop.live.state()["wanted"] or loop.live.backend) != self._first:
                 loop.end = None
                 asked = self._until = time.monotonic()
                 self._set_state(f"going back to {self._first}", backend=self._first)
@@ -403,7 +405,7 @@ class DiagnoseCommand:
     `choose` finds the live loader of an id or name; for None the only one.
     """
 
-    def __init__(self, choose: Callable[[str | None], SwitchableLoader], context: DiagnosisContext) -> None:
+    def __init__(self, choose: Callable[[str | None], AnyLoader], context: DiagnosisContext) -> None:
         self._choose = choose
         self.context = context
         self._run: DiagnosisRun | None = None

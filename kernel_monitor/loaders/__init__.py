@@ -17,10 +17,12 @@ from .events import listen
 from .loader import SwitchableLoader
 from .parity import Parity
 from .plan import Fallback, Skipped
-from .switchable import live, switchable
+from .switchable import switchable
 from .switching.switch import Click, Switch
+from .takeover import AnyLoader, Takeover, live
 
 __all__ = [
+    "AnyLoader",
     "Backend",
     "Click",
     "DaliSample",
@@ -31,6 +33,7 @@ __all__ = [
     "Skipped",
     "Switch",
     "SwitchableLoader",
+    "Takeover",
     "Totals",
     "listen",
     "live",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import os
 import threading
@@ -18,8 +19,9 @@ from ..integrations import accelerate
 from ..integrations.distributed import SamplerProxy, Sharding
 from ..node_sources import RayNode
 from ..protocol.states import EngineState, LoaderState
+from ..steps.attached import AttachedLoader
 from ..steps.step_meter import Meter
-from ..steps.watched_loader import SizedLoader, next_number
+from ..steps.watched_loader import Epoch, EpochLog, SizedLoader, next_number
 from . import random_streams
 from .dataset_changes import DatasetChanges
 from .engines import worker_start
@@ -121,6 +123,22 @@ class FixedLoader(SizedLoader):
 _DRAWS_ANEW = "The order goes on from the state; what the data set draws is not repeated (seeded=False)."
 
 
+def torch_records(log: EpochLog) -> list[EpochRecord]:
+    """Return the records of the epochs that torch's own iterators delivered, without their indices."""
+    return [
+        EpochRecord(
+            epoch.number,
+            None,
+            epoch.samples if epoch.planned is None else epoch.planned,
+            batches=epoch.batches,
+            samples=epoch.samples,
+            decoded={TORCHVISION: epoch.samples},
+            finished=epoch.finished,
+        )
+        for epoch in log.epochs()
+    ]
+
+
 def _end(pool: EnginePool, state: SwitchState, process: int) -> None:
     """Give back everything once the loader is gone; in a forked child there is nothing of ours to give back."""
     if os.getpid() == process:
@@ -131,6 +149,15 @@ def _end(pool: EnginePool, state: SwitchState, process: int) -> None:
             threading.Thread(target=pool.release, name="kernel-monitor-release", daemon=True).start()
 
 
+_to_end: weakref.WeakSet[SwitchableLoader] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    for loader in list(_to_end):
+        loader.__del__()
+
+
 class SwitchableLoader(EpochRecords):
     """A DataLoader with a choice of engines; made by `switchable`.
 
@@ -138,12 +165,15 @@ class SwitchableLoader(EpochRecords):
     Any thread may call any method; threads that have iterators of the same loader at the same time take turns.
     """
 
+    kind = "wrapped"
+
     def __init__(
         self,
         setting: Setting | None = None,
         name: str | None = None,
         seed: int | None = None,
         shard: bool = True,
+        attached: AttachedLoader | None = None,
         **others: Any,
     ) -> None:
         if type(setting) is not Setting or others:  # a framework that makes another one of the same class
@@ -156,19 +186,26 @@ class SwitchableLoader(EpochRecords):
         self._sharding = Sharding(setting.wrapped, wanted=shard)
         self._keyed = setting.keyed
         self._process = os.getpid()
-        self._orders = Orders(setting.wrapped, setting.keyed, seed)
+        self._orders = Orders(setting.wrapped, setting.keyed, seed, rewinds=attached is None)
         self.turn = threading.RLock()
         """Held by the thread that asks for a batch or begins an epoch: iterators of several threads take turns."""
-        self.id = f"loader-{next_number()}"
-        self.meter = Meter(self.id)
+        self._log = None if attached is None else attached.log  # of the epochs of torch's own iterators
+        self.id = f"loader-{next_number()}" if attached is None else attached.id
+        self.meter = Meter(self.id) if attached is None else attached.meter
         self.name = self.id if name is None else name
         self.switch_state = SwitchState(self.id, TORCHVISION, partial(some_paths, setting.keyed.source))
         self.pool = EnginePool(setting, self.switch_state)
         self.guard = Guard(setting.wrapped, self.switch_state)
         self.preparation = Preparation(self.pool, self.switch_state)
         self.changes = DatasetChanges(self.pool, self.switch_state)
-        weakref.finalize(self, _end, self.pool, self.switch_state, self._process)
+        _to_end.add(self)
         self._settle()
+
+    def __del__(self) -> None:
+        # No `weakref.finalize`, which would hold the pool: the user's collate function, say, may refer to this loader.
+        found = self.__dict__
+        if "pool" in found:
+            _end(found["pool"], found["switch_state"], found["_process"])
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -235,6 +272,28 @@ class SwitchableLoader(EpochRecords):
                 iterator.go_on_plainly(error)
             return iterator
 
+    def go_on(self, batches: Iterator[Any], epoch: Epoch, seed: int, lead: float) -> Iterator[Any]:
+        """Go on with an epoch that torch's own iterator has begun; see `Orders.go_on`. `lead`: s waited already."""
+        with self.turn:
+            cursor = self._orders.go_on(batches, epoch, seed)
+            self.add_record(cursor.record)
+            iterator = EpochIterator(self, cursor, lead)
+            self.switch_state.record = cursor.record
+            return iterator
+
+    def begins_after(self, epoch: int, workers_kept: bool) -> None:
+        """Know of torch's own iterators: the number of the last epoch (from 0), and whether they keep their workers."""
+        self._orders.next_epoch = max(self._orders.next_epoch, epoch + 1)
+        self._orders.workers_kept = workers_kept
+
+    def follow(self, settings: dict[str, Any]) -> None:
+        """Take over, between two iterations, what was assigned to the user's own DataLoader."""
+        known = vars(self._wrapped)
+        changed = {name: value for name, value in settings.items() if name not in known or known[name] is not value}
+        if changed:
+            known.update(changed)
+            self.pool.renew()
+
     def _drawn(self) -> list[Callable[[], object]]:
         """Return what puts the generators back from which an epoch's order is drawn."""
         own_generators = random_streams.own(self._wrapped).values()
@@ -246,7 +305,9 @@ class SwitchableLoader(EpochRecords):
         if isinstance(engine, WorkersEngine) and seeding is not None:
             engine.generator = seeding  # new workers are then seeded as torch would seed them
         self.preparation.before_epoch()
-        if isinstance(engine, WorkersEngine) or self.switch_state.active != TORCHVISION:
+        # Torch without workers asks the sampler, which may then draw a seed, for nothing before the first batch.
+        lazily = self._log is not None and self._wrapped.num_workers == 0
+        if not lazily and (isinstance(engine, WorkersEngine) or self.switch_state.active != TORCHVISION):
             iterator.begin()
         self.preparation.epoch_started()
 
@@ -431,7 +492,22 @@ class SwitchableLoader(EpochRecords):
 
     def state(self) -> LoaderState:
         """Return what a monitor shows; may be called from any thread."""
-        return loader_state(self.id, self.name, self.switch_state, self.pool, self.newest or EpochRecord(0, None, 0))
+        newest = next(reversed(self.records()), None) or EpochRecord(0, None, 0)
+        return loader_state(self.id, self.name, self.switch_state, self.pool, newest)
+
+    def records(self) -> list[EpochRecord]:
+        """The last epochs, oldest first, those that torch's own iterators delivered too; for any thread."""
+        own = super().records()
+        if self._log is None:
+            return own
+        known = {record.number for record in own}
+        theirs = [record for record in torch_records(self._log) if record.number not in known]
+        return sorted([*theirs, *own], key=lambda record: record.number)
+
+    def add_record(self, record: EpochRecord) -> None:
+        """Add the record of an epoch that begins."""
+        record.counted = self._log is not None  # a wrapped loader's `state_dict` tells its end from its last batch
+        super().add_record(record)
 
     def forget_unused(self, record: EpochRecord) -> None:
         """An iterator over an epoch is gone: if it never delivered, forget the epoch."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import logging
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import Any
 
 import torch
@@ -22,10 +24,13 @@ from torch.utils.data import (
 from ..errors import Refused
 from ..integrations import accelerate
 from ..integrations.distributed import set_sampler_epoch, shares_out
+from ..steps.watched_loader import Epoch
 from . import random_streams
 from .data.keyed_dataset import KeyedDataset
+from .engines.torch_engine import NAME as TORCHVISION
 from .engines.torch_engine import PREFETCH
 from .plan import Cursor, EpochRecord
+from .random_streams import Defaults
 from .resume import Origin, Resumption, draw, save
 
 log = logging.getLogger(__name__)
@@ -48,10 +53,19 @@ class _Before:
 
 
 class Orders:
-    """The epochs of a loader: it begins them and saves the position in the newest. `seed` is that of `switchable`."""
+    """The epochs of a loader: it begins them and saves the position in the newest.
 
-    def __init__(self, loader: DataLoader[Any], keyed: KeyedDataset, seed: int | None) -> None:
+    Args:
+        loader: its samplers draw the orders.
+        keyed: its data set.
+        seed: that of `switchable`.
+        rewinds: whether an epoch that delivered nothing puts the generators back; plain torch does not.
+    """
+
+    def __init__(self, loader: DataLoader[Any], keyed: KeyedDataset, seed: int | None, *, rewinds: bool = True) -> None:
         self.next_epoch = 0  # number
+        self.workers_kept = False  # torch's own iterator keeps its workers for the next epoch
+        self._rewinds = rewinds
         self._loader = loader
         self._keyed = keyed
         self._seed_given = seed is not None
@@ -141,6 +155,25 @@ class Orders:
             prepared.begun(record, counts=not skipped)
         return cursor, order.seeding
 
+    def go_on(self, batches: Iterator[Any], epoch: Epoch, seed: int) -> Cursor:
+        """Go on with an epoch of which torch's own iterator has delivered the beginning.
+
+        Args:
+            batches: what the sampler has still to give, and torch has not taken.
+            epoch: its number, and the batches and samples that were delivered.
+            seed: of the augmentation of the rest.
+        """
+        record = EpochRecord(epoch.number, *_lengths(self._loader), length=len(self._keyed))
+        whole = chain(repeat([], epoch.batches), batches)
+        cursor = Cursor(whole, record, len(self._keyed), seed, lookahead(self._loader))
+        cursor.replay(epoch.batches, epoch.batches)  # its indices are not known: empty batches stand in their places
+        record.answered = record.batches = epoch.batches
+        record.samples = record.before = epoch.samples
+        record.decoded[TORCHVISION] = epoch.samples
+        self._seed, self._before = seed, None
+        self._newest, self.next_epoch = (record, Origin.now(self._loader, kept=True)), epoch.number + 1
+        return cursor
+
     def begun(self) -> None:
         """Note that the newest epoch has begun: from now on the training, too, may draw random numbers."""
         if self._before is not None:
@@ -156,7 +189,9 @@ class Orders:
             return False
         if record.answered > before.answered or record.finished:
             return False
-        if before.after is not None and before.after.same(Origin.now(self._loader, kept=False)):
+        if not self._rewinds:
+            self.workers_kept = True
+        elif before.after is not None and before.after.same(Origin.now(self._loader, kept=False)):
             newest[1].rewind(self._loader)
             if before.loaded is None:  # else the order was drawn again, from generators of its own
                 newest[1].defaults.restore()
@@ -193,7 +228,7 @@ class Orders:
     @property
     def _keeps_workers(self) -> bool:
         """Whether torch would keep its workers for the next epoch."""
-        return self._loader.persistent_workers and self._newest is not None
+        return self._loader.persistent_workers and (self._newest is not None or self.workers_kept)
 
 
 def lookahead(loader: DataLoader[Any]) -> int | None:
@@ -227,12 +262,16 @@ def listed_keys(loader: DataLoader[Any]) -> list[Any] | None:
 
 def _lengths(loader: DataLoader[Any]) -> tuple[int | None, int | None]:
     """Return the numbers of batches and samples of an epoch; None for those that the sampler's length does not give."""
-    sampler = loader.batch_sampler
+    sampler: Any = loader.batch_sampler
+    before = None if type(sampler) is BatchSampler and type(sampler.sampler) in _AT_ONCE else Defaults.now()
     try:
         batches = len(loader)
         samples = len(sampler.sampler) if type(sampler) is BatchSampler else 0  # type: ignore[arg-type]
     except Exception:  # noqa: BLE001 - the user's own sampler may raise anything; plain torch would not call `len`
         return None, None
+    finally:
+        if before is not None:
+            before.restore()  # it may draw its batches to count them
     if type(sampler) is not BatchSampler:
         return batches, None
     return batches, samples - samples % sampler.batch_size if sampler.drop_last else samples

@@ -103,6 +103,7 @@ class EpochRecord:
     decoded: dict[str, int] = field(default_factory=dict)  # samples by the name of their decoder
     fallbacks: list[Fallback] = field(default_factory=list)  # the first `KEPT`
     skips: list[Skipped] = field(default_factory=list)  # the first `KEPT`
+    before: int = 0  # samples that torch's own iterator had delivered of it; their indices are not known
     passed: int = 0  # batches drawn that do not count, because the iteration began after them
     answered: int = 0  # batches up to the last that was answered: delivered, or raised as an exception
     batches: int = 0  # batches delivered, including those in which every sample was skipped
@@ -112,6 +113,7 @@ class EpochRecord:
     lost: int = 0  # planned samples that were not delivered
     doubled: int = 0  # delivered samples that were not planned, or had been delivered
     finished: bool = False  # the epoch came to its end
+    counted: bool = False  # its last planned batch is its end: frameworks count, and do not ask for one more
     length: int | None = None  # length of the data set
     # Whether the sampler takes one rank's share of the data set, by indices that are the same in all ranks.
     shared: bool = False
@@ -121,7 +123,8 @@ class EpochRecord:
     def planned(self) -> int:
         """The samples of the whole epoch, or those drawn so far if the sampler has no length."""
         passed = self.ends[self.passed - 1] if self.passed else 0
-        return (len(self.indices) if self.samples_planned is None else self.samples_planned) - passed
+        drawn = self.before + len(self.indices)
+        return (drawn if self.samples_planned is None else self.samples_planned) - passed
 
     @property
     def in_flight(self) -> int:
@@ -203,6 +206,8 @@ class EpochRecord:
             self.lost += len(planned) - right
             self.doubled += len(indices) - right
             self.answered = number + 1
+        if self.counted and self.answered == self.batches_planned:
+            self.finished = True
         for name, run in groupby(decoders):
             count = len(list(run))
             self.decoded[name] = self.decoded.get(name, 0) + count
@@ -287,7 +292,7 @@ class EpochRecords:
         return record
 
 
-def _own_batch(batch: Any) -> Any:
+def own_batch(batch: Any) -> Any:
     """Return a copy of a sampler's batch, in the type that torch would pass on: samplers may reuse their list."""
     if isinstance(batch, np.ndarray):
         return batch.copy()
@@ -317,7 +322,7 @@ class Undelivered:
             mark_plain(error)
             raise
         try:
-            batch = _own_batch(self._newest)
+            batch = own_batch(self._newest)
         except TypeError as error:  # the sampler gave something that is no batch
             mark_plain(error)
             raise
@@ -452,7 +457,7 @@ class Cursor:
         all_ints = type(batch) is list and {int}.issuperset(map(type, batch))
         if all_ints and (not batch or (min(batch) >= 0 and max(batch) < self._length)):
             return list(batch), None
-        keys = _own_batch(batch)
+        keys = own_batch(batch)
         return [self._number(key) for key in keys], keys
 
     def _number(self, key: Any) -> int:

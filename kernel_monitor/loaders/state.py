@@ -50,7 +50,7 @@ def loader_state(
         backend=switch_state.backend,
         wanted=switch_state.wanted,
         status=switch_state.sentence,
-        backends=[_shown_backend(name, backend) for name, backend in pool.backends.items()],
+        backends=[shown_backend(name, backend) for name, backend in pool.backends.items()],
         epoch=record.number,
         batch=record.batches,
         batches=record.batches_planned,
@@ -75,7 +75,7 @@ def loader_state(
     return state
 
 
-def _shown_backend(name: str, backend: Backend) -> EngineState:
+def shown_backend(name: str, backend: Backend) -> EngineState:
     """A backend for the state: without folders in its texts, as states are recorded and sent to others."""
     reason = None if backend.reason is None else _private(backend.reason)
     note = None if backend.note is None else _private(backend.note)

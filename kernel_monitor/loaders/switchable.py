@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from ..errors import MonitorError, NotSwitchable
 from ..os_process import in_forked_children
+from ..steps.attached import OWN, AttachedLoader
 from ..steps.watched_loader import WatchedLoader
 from ..text import cause, checked_text
 from . import events
@@ -35,6 +36,9 @@ _lock = threading.Lock()
 _live: weakref.WeakValueDictionary[str, SwitchableLoader] = weakref.WeakValueDictionary()
 # A child's copies of the parent's loaders: kept, because to destroy them would end threads that it does not have.
 _inherited: list[SwitchableLoader] = []
+
+KEPT = "_kernel_monitor_engines"
+"""The attribute of an attached DataLoader that keeps its switchable loader."""
 
 
 def switchable(
@@ -103,7 +107,7 @@ def switchable(
     wrapped = cast("DataLoader[Any]", loader)
     where = None if device is None else torch.device(device)
     try:
-        reason = _why_fixed(wrapped)
+        reason = why_fixed(wrapped)
         if reason is None:
             return _made(wrapped, name, dali, seed, where, on_error, shard=shard, dry_run=dry_run, seeded=seeded)
     except MonitorError:
@@ -125,23 +129,34 @@ def _made(
     shard: bool,
     dry_run: bool,
     seeded: bool,
+    attached: AttachedLoader | None = None,
 ) -> SwitchableLoader:
     loader = copy.copy(loader)  # only ours may get another sampler
-    vars(loader).pop("_iterator", None)  # workers that the user's keeps
+    for kept in ("_iterator", KEPT):  # workers and engines that the user's keeps
+        vars(loader).pop(kept, None)
+    vars(loader)[OWN] = True
     if not seeded:
         _check_opaque(loader.dataset)
     # Asks for the length, too, which a plan needs.
     keys = listed_keys(loader)
     source, found = examined(loader.dataset, dry_run=dry_run, seeded=seeded, keys=keys)
     keyed = KeyedDataset(source, on_error)
-    made = SwitchableLoader(setting(keyed, found, loader, device or _device(), dali), name, seed, shard=shard)
-    with _lock:
-        _live[made.id] = made  # complete: other threads may use it at once
+    made = SwitchableLoader(setting(keyed, found, loader, device or _device(), dali), name, seed, shard, attached)
+    if attached is None:
+        with _lock:
+            _live[made.id] = made  # complete: other threads may use it at once
     return made
 
 
+def wrapped_by(attached: AttachedLoader, loader: DataLoader[Any]) -> SwitchableLoader:
+    """Return a switchable loader with the id and the steps of a DataLoader that user's code goes on to iterate."""
+    return _made(
+        loader, attached.name, None, None, None, "raise", shard=False, dry_run=True, seeded=True, attached=attached
+    )
+
+
 def live() -> list[SwitchableLoader]:
-    """Every loader that is still in use, oldest first."""
+    """Every wrapped loader that is still in use, oldest first."""
     with _lock:
         return list(_live.values())
 
@@ -183,10 +198,16 @@ def _check(loader: Any) -> None:
     )
 
 
-def _why_fixed(loader: DataLoader[Any]) -> str | None:
-    """Return why a DataLoader's engine cannot be switched, a sentence; None where it can."""
+def why_fixed(loader: DataLoader[Any], *, attached: bool = False) -> str | None:
+    """Return why a DataLoader's engine cannot be switched, a sentence; None where it can.
+
+    An `attached` one has called `DataLoader.__iter__`, in whose place an engine goes on: a class that does more in an
+    `__iter__` of its own does it with the engine's batches.
+    """
     if type(loader).__iter__ is not DataLoader.__iter__:
-        return f"{type(loader).__name__} iterates in a way of its own, so that there is no order of samples to follow."
+        reason = _why_not_as_torch(loader, attached)
+        if reason is not None:
+            return reason
     if isinstance(loader.dataset, IterableDataset):
         return (
             "The data set is iterable-style: its samples have no index, so that no other engine can take over between "
@@ -197,6 +218,48 @@ def _why_fixed(loader: DataLoader[Any]) -> str | None:
     if loader.batch_sampler is None:
         return "The DataLoader gives single samples (batch_size=None), and engines take over between two batches."
     return None
+
+
+_ENDLESS = (
+    "{0} takes all its epochs from one iterator that never ends, so that there is no boundary between epochs at which "
+    "an engine could begin."
+)
+_OWN_ITERATION = {
+    "timm": (
+        f"{_ENDLESS} create_loader(…, use_multi_epochs_loader=False) makes a DataLoader that can be switched; with "
+        "persistent_workers=True it keeps its workers, too."
+    ),
+    "ultralytics": (
+        f"{_ENDLESS} What train() offers for a faster loader is workers=… for more processes, and cache='ram', which "
+        "decodes each image once."
+    ),
+    "fastai": (
+        "fastai's DataLoader lets each worker choose, compute and collate the samples, so that there is no order of "
+        "samples to follow. A Learner also takes torch's own DataLoaders, which can be switched: "
+        "DataLoaders(train_loader, valid_loader)."
+    ),
+    "torchdata": (
+        "The state_dict() of {0} tells how far its own iterator has come, and would miss what another engine delivers. "
+        "A plain DataLoader can be switched; of switchable(DataLoader(…)), state_dict() and load_state_dict() have the "
+        "same use."
+    ),
+}
+"""Why the loaders of some packages cannot be switched, and what to do instead; {0}: the name of the class."""
+
+
+def _why_not_as_torch(loader: Any, attached: bool) -> str | None:
+    """Return why the engine cannot be switched of a loader that has an `__iter__` of its own; None where it can."""
+    for kind in type(loader).__mro__:
+        reason = _OWN_ITERATION.get(kind.__module__.partition(".")[0]) if "__iter__" in vars(kind) else None
+        if reason is not None:
+            return reason.format(type(loader).__name__)
+    # A sampler without a length may be one of the many that never end, from which such classes take all epochs.
+    if attached and (loader.batch_sampler is None or hasattr(type(loader.batch_sampler), "__len__")):
+        return None
+    return (
+        f"{type(loader).__name__} iterates in a way of its own, so that there is no order of samples to follow. "
+        "A plain DataLoader over its data set can be switched."
+    )
 
 
 def _check_opaque(dataset: Any) -> None:

@@ -210,7 +210,8 @@ class LoaderState(TypedDict):
     `wanted`: the engine requested and not yet in use; `skips`: the last skipped samples; `decoded`: samples by engine;
     `nodes`: other machines that work for it now; `remote`: what limits them; `ended`: the loader is gone, and this is
     its last state. Of a loader that all ranks of a job have: how many `ranks`; `padded`, samples that the samplers plan
-    again so that each rank has as many; `once`: whether `lost` and `doubled` are counted over all ranks.
+    again so that each rank has as many; `once`: whether `lost` and `doubled` are counted over all ranks. `attached`: a
+    DataLoader that was not wrapped.
     """
 
     id: str
@@ -239,6 +240,7 @@ class LoaderState(TypedDict):
     ranks: NotRequired[int]
     padded: NotRequired[int]
     once: NotRequired[bool]
+    attached: NotRequired[bool]
 
 
 class ReportedState(LoaderState):

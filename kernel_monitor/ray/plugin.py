@@ -60,9 +60,15 @@ def _build(setting: Setting) -> Engine:
     return RayEngine(setting.keyed, setting.wrapped, setting.workers, setting.prefetch)
 
 
+def missing() -> str | None:
+    """Return why the engine cannot run here, a sentence; None where it can."""
+    return None if cluster.installed() else "Ray is not installed; pip install 'kernel-monitor[ray]'."
+
+
 def _obstacle(setting: Setting) -> str | None:
-    if not cluster.installed():
-        return "Ray is not installed; pip install 'kernel-monitor[ray]'."
+    reason = missing()
+    if reason is not None:
+        return reason
     if not setting.keyed.source.seeded:
         return "The data set draws as in a plain DataLoader (seeded=False), whose workers are seeded on this machine."
     try:

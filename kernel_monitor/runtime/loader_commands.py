@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -9,13 +10,64 @@ from ..errors import MonitorError
 from ..text import line
 
 if TYPE_CHECKING:
-    from ..loaders import SwitchableLoader
+    from ..loaders import AnyLoader, Backend, Switch
     from ..protocol.states import LoaderState
     from .current_verdict import Offers
     from .loader_tracker import LoaderTracker
     from .optional_parts import JobLoader
 
-Found = TypeVar("Found", bound="SwitchableLoader | JobLoader")
+Found = TypeVar("Found", bound="AnyLoader | JobLoader")
+
+
+class LiveLoader:
+    """A loader of this process that can be switched. It is held weakly: once it is gone, everything here raises.
+
+    Attributes:
+        id, name: as on the page.
+        kind: `attached` for a DataLoader as the user's code made it, `wrapped` for one from `switchable`.
+    """
+
+    def __init__(self, loader: AnyLoader) -> None:
+        self.id, self.name, self.kind = loader.id, loader.name, loader.kind
+        self._loader = weakref.ref(loader)
+
+    def __repr__(self) -> str:
+        found = self._loader()
+        return f"<{self.name}: {self.kind}, {'ended' if found is None else found.state()['status']}>"
+
+    @property
+    def backend(self) -> str:
+        """The engine in use: of the batch delivered last."""
+        return self._live.backend
+
+    @property
+    def backends(self) -> dict[str, Backend]:
+        """Every engine by name: whether it can run here, and why not."""
+        return self._live.backends
+
+    @property
+    def history(self) -> list[Switch]:
+        """The switches of its engine that took place, oldest first."""
+        return self._live.history
+
+    def switch(self, name: str) -> None:
+        """Ask for an engine and return at once; it takes over at a batch boundary. See `SwitchableLoader.switch`."""
+        self._live.switch(name)
+
+    def set(self, *, workers: int | None = None, prefetch: int | None = None, threads: int | None = None) -> None:
+        """Change knobs; see `Monitor.set`."""
+        self._live.set(workers=workers, prefetch=prefetch, threads=threads)
+
+    def state(self) -> LoaderState:
+        """Return what a page shows of it."""
+        return self._live.state()
+
+    @property
+    def _live(self) -> AnyLoader:
+        found = self._loader()
+        if found is None:
+            raise MonitorError(f"{self.name} is gone: nothing of this process holds it any more.")
+        return found
 
 
 class LoaderCommands:
@@ -26,6 +78,10 @@ class LoaderCommands:
         self._tracker = tracker
         self._offers = offers
         self._jobs = jobs
+
+    def live(self) -> list[LiveLoader]:
+        """Return the loaders of this process that can be switched."""
+        return [LiveLoader(loader) for loader in self._tracker.loaders()]
 
     def switch(self, backend: str, *, loader: str | None = None, confirmed: bool = False) -> LoaderState:
         """Ask a loader to continue with another engine from its next batch; returns its state at once.
@@ -71,7 +127,7 @@ class LoaderCommands:
         state: LoaderState = chosen.state()
         return state
 
-    def choose(self, loader: str | None) -> SwitchableLoader | JobLoader:
+    def choose(self, loader: str | None) -> AnyLoader | JobLoader:
         """Return the live loader with an id or name; the only one for None. MonitorError if there is none, or several.
 
         Those of this process come before those of jobs, which have the job's number in their names.
@@ -79,16 +135,16 @@ class LoaderCommands:
         jobs = self._jobs()
         if not jobs:
             return self.choose_own(loader)
-        known: list[SwitchableLoader | JobLoader] = [*self._tracker.loaders(), *jobs]
+        known: list[AnyLoader | JobLoader] = [*self._tracker.loaders(), *jobs]
         return _chosen(known, loader)
 
-    def choose_own(self, loader: str | None) -> SwitchableLoader:
+    def choose_own(self, loader: str | None) -> AnyLoader:
         """Choose as `choose` does, among the loaders of this process alone."""
         live = self._tracker.loaders()
         if not live:
             raise MonitorError(
-                "This kernel has no switchable loader. "
-                "Wrap yours: loader = switchable(loader)  # from kernel_monitor import switchable"
+                "This kernel has no loader to switch yet. Start the monitor before your loop (%monitor), or wrap your "
+                "loader: loader = switchable(loader)  # from kernel_monitor import switchable"
             )
         return _chosen(live, loader)
 

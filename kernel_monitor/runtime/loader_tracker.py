@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import logging
 import math
 import sys
 import threading
@@ -9,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import sub
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from ..steps import watched_loader
+from ..steps import attached, watched_loader
 from ..steps.measured_step import PHASES, Step
 from ..steps.step_meter import Meter, Totals
 from ..store import Store
@@ -18,9 +20,11 @@ from ..text import printable_in
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from ..loaders import SwitchableLoader
+    from ..loaders import AnyLoader
     from ..protocol.states import EpochCounts, LoaderState, ReportedState
     from ..steps.watched_loader import EpochLog, Source
+
+log = logging.getLogger(__name__)
 
 KEPT_ENDED = 4  # ended loaders still shown: one made in a function ends with it, but its curves are the session's
 _KEPT_EPOCHS = 100  # finished epochs whose counts are kept for the report, per loader
@@ -63,6 +67,15 @@ class LoaderTracker:
         self.phased: set[str] = set()
         self._reading = threading.Lock()  # `steps` is called by the reader thread and by snapshots
         self._read: dict[str, int] = {}
+        self._attaching = False
+
+    def attach(self, wanted: bool) -> None:
+        """Measure every DataLoader that this process iterates from now on, as soon as torch is imported, or no more."""
+        self._attaching = wanted
+        if wanted:
+            attached.attach(_import_loaders)
+        else:
+            attached.detach()
 
     def begin(self) -> None:
         """Leave out all steps up to now: the monitor starts."""
@@ -71,8 +84,8 @@ class LoaderTracker:
                 self._totals[source.id] = source.meter.totals()
                 self._read[source.id] = source.meter.steps_since(self._totals[source.id].steps)[1]
 
-    def loaders(self) -> list[SwitchableLoader]:
-        """Return the live switchable loaders, oldest first."""
+    def loaders(self) -> list[AnyLoader]:
+        """Return the live loaders that can be switched, wrapped and attached, oldest first."""
         module = _loaders_module()
         return [] if module is None else list(module.live())
 
@@ -82,9 +95,11 @@ class LoaderTracker:
         if module is not None:
             module.stop_calibrations()
 
-    def sources(self) -> list[SwitchableLoader | Source]:
-        """Return the live switchable loaders, then the watched sources."""
-        return [*self.loaders(), *watched_loader.live()]
+    def sources(self) -> list[AnyLoader | Source]:
+        """Return the live loaders that can be switched, then the other watched sources."""
+        loaders = self.loaders()
+        known = {loader.id for loader in loaders}
+        return [*loaders, *(source for source in watched_loader.live() if source.id not in known)]
 
     def states(self) -> list[LoaderState]:
         """Return the states of the live loaders, and the last states of the most recently ended ones (`"ended":
@@ -104,6 +119,8 @@ class LoaderTracker:
 
     def refresh(self) -> list[LoaderState]:
         """Register new and ended loaders and finished epochs; returns `states`."""
+        if self._attaching:
+            attached.attach(_import_loaders)  # once torch is imported
         module = _loaders_module()
         if module is not None and not self._listening:
             self._listening = True
@@ -129,7 +146,9 @@ class LoaderTracker:
 
     def _read_last_epochs(self) -> None:
         """Read once more the counts of sources that ended: their last epochs may have passed since the last refresh."""
-        live = {source.id: source.log for source in watched_loader.live()}
+        counted = {loader.id for loader in self.loaders() if not getattr(loader, "taken_over", True)}
+        counted |= {source.id for source in self.sources()} - {loader.id for loader in self.loaders()}
+        live = {source.id: source.log for source in watched_loader.live() if source.id in counted}
         for key, log in self._logs.items():
             state, counts = self._states.get(key), log.counts()
             if key not in live and state is not None and counts:
@@ -220,6 +239,14 @@ def _between(old: Totals | None, new: Totals, window: float) -> dict[str, float]
         phases["other"] = max(0.0, part.phased_step_s - part.phased_wait_s - sum(phases.values()))
         found |= {phase: 1e3 * seconds / part.phased for phase, seconds in phases.items()}
     return {name: value for name, value in found.items() if not math.isnan(value)}
+
+
+def _import_loaders() -> None:
+    """Import what a click needs, before workers are forked: a thread that imports beside a fork would be a risk."""
+    try:
+        importlib.import_module("kernel_monitor.loaders")
+    except Exception:  # of a torchvision that does not fit to torch, say; the loop goes on
+        log.warning("DataLoaders are measured, but cannot be switched", exc_info=True)
 
 
 def _loaders_module() -> ModuleType | None:

@@ -22,7 +22,7 @@ from ..stream.hub import Hub, SidebarRequest
 from ..text import checked_text, printable
 from .current_verdict import under_way
 from .export import Exporter, lines
-from .loader_commands import LoaderCommands
+from .loader_commands import LiveLoader, LoaderCommands
 from .optional_parts import ALONE_S, PATIENCE_S, profiler
 from .overhead import OwnCost, thread_seconds
 from .publisher import Publisher
@@ -96,11 +96,13 @@ class Monitor:
         record: Record | None = None,
         price: Price | None = None,
         node_names: bool | None = None,
+        attach: bool | None = None,
     ) -> None:
         """Start sampling with these settings (see `configure`); a monitor that runs already is configured."""
         self.configure(
-            interval=interval, history=history, charts=charts, record=record, price=price, node_names=node_names
-        )
+            interval=interval, history=history, charts=charts, record=record, price=price, node_names=node_names,
+            attach=attach,
+        )  # fmt: skip
         with self._lock:
             left = left_behind() if self.session is None else None
             started = self.live_session.start(self._settings)
@@ -125,6 +127,7 @@ class Monitor:
         node_names: bool | None = None,
         ranks: str | None = None,
         unfolded: str | list[str] | tuple[str, ...] | None = None,
+        attach: bool | None = None,
     ) -> SettingsState:
         """Change settings, also while the monitor runs, without losing samples; returns all settings.
 
@@ -145,6 +148,8 @@ class Monitor:
                 keys; an empty text for none (the default). Set it before the ranks start. Part of no recording.
             unfolded: ids of the other machines that the chart `nodes` shows with their cores, `all`, `none`, or
                 `default`: all while they have at most 64 cores together. Recordings have all cores in any case.
+            attach: whether every DataLoader that this process iterates is measured, and can be switched by a click;
+                default True. False: only what `switchable` or `watch_loader` has wrapped.
 
         Raises:
             SessionError: a value is not accepted; nothing was changed.
@@ -157,7 +162,7 @@ class Monitor:
             before = self._settings
             after = before.changed(
                 interval=interval, history=history, charts=charts, record=record, price=price, node_names=node_names,
-                ranks=ranks, unfolded=unfolded,
+                ranks=ranks, unfolded=unfolded, attach=attach,
             )  # fmt: skip
             self._settings = after
             put_in_force()
@@ -230,6 +235,11 @@ class Monitor:
         """
         at = self.live_session.session_time(time.monotonic())
         return None if at is None else self.publisher.current.judge(at, self.loader_states())
+
+    @property
+    def loaders(self) -> list[LiveLoader]:
+        """The loaders of this process that can be switched, wrapped and attached; see `LiveLoader`."""
+        return self._loaders.live()
 
     @property
     def offers(self) -> list[OfferState]:

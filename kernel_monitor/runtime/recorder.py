@@ -22,10 +22,10 @@ from ..record import sessions
 from ..text import printable
 
 if TYPE_CHECKING:
-    from ..loaders import SwitchableLoader
+    from ..loaders import AnyLoader
     from ..protocol.states import RecorderState, RecordingState
 
-    Loaders = Sequence[SwitchableLoader]
+    Loaders = Sequence[AnyLoader]
 
 States = Sequence[Mapping[str, Any]]
 LOG = logging.getLogger(__name__)

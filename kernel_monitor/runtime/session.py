@@ -119,6 +119,7 @@ class Session:
             path = self.recorder.set(on=settings.record, folder=settings.record_to, session=self.id, origin=origin)
             self._window_from = self._stepped = time.monotonic()
             self.tracker.begin()
+            self.tracker.attach(settings.attach)
             self.ranks.begin(settings.ranks)
             self._set_expected_columns(self._clock)
             self._fresh = True
@@ -161,6 +162,7 @@ class Session:
             if self.recorder.on:
                 self.recorder.end("The session has ended; its recording is kept.")
         atexit.unregister(self.stop)
+        self.tracker.attach(False)
         self.tracker.stop_calibrations()
         self.ranks.end()
         client.stop()  # without the lock: it joins the reader thread, which may need it
@@ -188,6 +190,8 @@ class Session:
                 self.ranks.begin(after.ranks)
             if self.client is None or self.id is None or self._clock is None:
                 return
+            if after.attach != before.attach:
+                self.tracker.attach(after.attach)
             if after.interval != before.interval:
                 self._send({"do": "interval", "seconds": after.interval})
             if after.node_names != before.node_names:

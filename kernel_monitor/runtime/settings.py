@@ -46,6 +46,7 @@ class Settings:
     ranks: str | None = None  # the TCP address at which ranks of other machines may join; None: none may
     unfolded: tuple[str, ...] | None = None  # ids of nodes shown with their cores, `all`, `none`; None: by size
     node_names: bool = False  # whether recordings and exports may name other machines
+    attach: bool = True  # whether DataLoaders that were not wrapped are measured
 
     @property
     def charts(self) -> tuple[str, ...]:
@@ -87,6 +88,7 @@ class Settings:
         node_names: Any = None,
         ranks: Any = None,
         unfolded: Any = None,
+        attach: Any = None,
     ) -> Settings:
         """Return a copy with these values changed, if not None (see `Monitor.configure`); SessionError names a wrong
         one.
@@ -103,14 +105,20 @@ class Settings:
         if price is not None:
             new = replace(new, **_price(price, self.currency))
         if node_names is not None:
-            if not isinstance(node_names, bool):
-                raise SessionError(f"node_names is true or false, not {node_names!r}.")
-            new = replace(new, node_names=node_names)
+            new = replace(new, node_names=_flag("node_names", node_names))
+        if attach is not None:
+            new = replace(new, attach=_flag("attach", attach))
         if ranks is not None:
             new = replace(new, ranks=_address(ranks))
         if unfolded is not None:
             new = replace(new, unfolded=_unfolded(unfolded))
         return new
+
+
+def _flag(name: str, wanted: Any) -> bool:
+    if not isinstance(wanted, bool):
+        raise SessionError(f"{name} is true or false, not {wanted!r}.")
+    return wanted
 
 
 def _address(wanted: Any) -> str | None:

@@ -21,7 +21,8 @@ PENDING = 64  # steps that may wait for the GPU's times; if there are more, the 
 LATE_S = 1.0  # seconds after the end of an iteration in which its last steps wait for the GPU's times
 _FORGOTTEN_S = 60.0  # seconds that the steps of an iteration wait that was left without an end
 
-_SEEN_BITS = (1, 2, 4, 8)
+_SEEN_BITS = (1, 2, 4, 8)  # of copy, forward, backward, optimizer
+_ALL_SEEN = 15
 
 
 class Totals(NamedTuple):
@@ -135,9 +136,15 @@ class Meter:
         self._steps[self._settled % STEPS_KEPT] = step
         self._settled += 1
         if seen:
-            known = (1, step.copy, step.forward, step.backward, step.optimizer, step.step, step.wait)
-            self._phases = tuple(
-                total + (0.0 if isnan(more) else more) for total, more in zip(self._phases, known, strict=True)
+            phased, copy, forward, backward, optimizer, whole, wait = self._phases
+            self._phases = (
+                phased + 1,
+                copy if isnan(step.copy) else copy + step.copy,
+                forward if isnan(step.forward) else forward + step.forward,
+                backward if isnan(step.backward) else backward + step.backward,
+                optimizer if isnan(step.optimizer) else optimizer + step.optimizer,
+                whole + step.step,
+                wait if isnan(step.wait) else wait + step.wait,
             )
 
 
@@ -159,6 +166,8 @@ class StepClock:
         ranks = plugin("ranks")
         if ranks is not None:
             ranks.follow(meter)  # sends the steps of this process if it is a rank of a job
+        if phase_times.on_loop is not None:
+            phase_times.on_loop()
 
     def __del__(self) -> None:
         self._meter.idle = True  # may run on any thread
@@ -167,6 +176,7 @@ class StepClock:
         """End the step under way and begin the next: the loop requests a batch."""
         now = time.monotonic() if now is None else now
         meter, phases = self._meter, thread_phases()
+        phases.asked += 1
         if self._asked is not None:
             self._end(now, self._asked)
         meter.idle = False
@@ -229,9 +239,10 @@ class StepClock:
             meter.seen = 0
             durations = [nan] * len(PHASES)
         else:
-            for bit, seconds in zip(_SEEN_BITS, spent, strict=False):
-                if seconds > 0.0:
-                    meter.seen |= bit
+            if meter.seen != _ALL_SEEN:
+                for bit, seconds in zip(_SEEN_BITS, spent, strict=False):
+                    if seconds > 0.0:
+                        meter.seen |= bit
             durations = _phase_durations(spent, meter.seen)
         trail = self._trail
         if trail is not None:
@@ -265,7 +276,13 @@ def _no_gradients() -> bool:
 
 def _phase_durations(spent: list[float], seen: int) -> list[float]:
     """Return copy, forward, backward, optimizer in s; NaN for a phase that the source never had."""
-    return [seconds if seen & bit else nan for bit, seconds in zip(_SEEN_BITS, spent, strict=False)]
+    copy, forward, backward, optimizer = spent[:4]
+    return [
+        copy if seen & 1 else nan,
+        forward if seen & 2 else nan,
+        backward if seen & 4 else nan,
+        optimizer if seen & 8 else nan,
+    ]
 
 
 def _on_device(step: Step, trail: Trail, seen: int) -> Step:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -22,6 +24,8 @@ from .step_meter import Meter, StepClock
 if TYPE_CHECKING:
     from ..protocol.states import EngineState, EpochCounts, LoaderState
 
+
+log = logging.getLogger(__name__)
 
 # ---- Sources: the loops of this process whose data comes from no switchable loader.
 
@@ -61,14 +65,19 @@ class EpochLog:
 
     def __init__(self) -> None:
         self._epochs: list[Epoch] = []
+        self.next_number = 0  # the lowest that the next epoch may have
 
     def begin(self, planned: int | None) -> Epoch:
         """Add and return a new epoch of `planned` samples; None: not known."""
         delivered = [old for old in self._epochs if old.batches][1 - EPOCHS_KEPT :]
         empty = [old for old in self._epochs if not old.batches][-_EMPTY_KEPT:]
-        epoch = Epoch(self._epochs[-1].number + 1 if self._epochs else 0, planned)
+        epoch = Epoch(max(self._epochs[-1].number + 1 if self._epochs else 0, self.next_number), planned)
         self._epochs = [*sorted((*delivered, *empty), key=lambda old: old.number), epoch]
         return epoch
+
+    def epochs(self) -> list[Epoch]:
+        """The last iterations, oldest first."""
+        return list(self._epochs)
 
     def counts(self) -> list[EpochCounts]:
         """Return the counts of each epoch, oldest first, in the form of a switchable loader's."""
@@ -92,11 +101,17 @@ class Source:
         self.meter = Meter(self.id)
         self._batches = batches
         self._planned = planned
+        self.faulty = False  # a fault of its measurement was logged
         self.engines = list(engines)
         self._length: int | None = None
         self.log = EpochLog()
         with _lock:
             _live[number] = self
+
+    @property
+    def length(self) -> int | None:
+        """The batches of the newest epoch; None: not known."""
+        return self._length
 
     def begin(self) -> Epoch:
         """Begin and return an epoch."""
@@ -123,6 +138,7 @@ class Source:
             "ranks": 0,
             "padded": 0,
             "once": False,
+            "attached": False,
             "knobs": {"workers": None, "prefetch": None, "threads": None},
             **newest,
             "batches": self._length,
@@ -161,6 +177,15 @@ def _in_child() -> None:
     _live.clear()
 
 
+ATTACHED = "_kernel_monitor_steps"
+"""The attribute of one of torch's iterators that has its steps, where it is measured without a line in user's code."""
+
+
+def forget_attached(iterator: Any) -> None:
+    """Measure an iterator's steps where it is watched, and not a second time where it is attached to."""
+    getattr(iterator, "__dict__", {}).pop(ATTACHED, None)
+
+
 # ---- Watched iterables: they yield the same batches, and their steps are measured.
 
 
@@ -172,6 +197,8 @@ def watch_loader(iterable: Any, *, name: str | None = None) -> Any:
     already (a `switchable` loader, or a result of this function) is returned as it is.
 
     The number of samples of a batch is the first dimension of the first tensor or array in it, else its length, else 1.
+    In a dictionary, one of four dimensions or more comes first: an array of images has one row a sample, while boxes
+    and their classes may have several.
 
     Args:
         iterable: yields batches.
@@ -200,12 +227,14 @@ class WatchedLoader:
     _kernel_monitor_source: Source
 
     def __init__(self, iterable: Any, name: str | None, engines: Sequence[EngineState] = ()) -> None:
-        source = Source(name, lambda: _length(iterable), lambda: _planned(iterable), engines)
+        source = Source(name, lambda: length(iterable), lambda: planned(iterable), engines)
         object.__setattr__(self, "_kernel_monitor_iterable", iterable)
         object.__setattr__(self, "_kernel_monitor_source", source)
 
     def __iter__(self) -> Any:
-        return _Iteration(iter(self._kernel_monitor_iterable), self._kernel_monitor_source)
+        iterator = iter(self._kernel_monitor_iterable)
+        forget_attached(iterator)
+        return _Iteration(iterator, self._kernel_monitor_source)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith(("__", "_kernel_monitor_")):
@@ -251,37 +280,86 @@ class _WatchedIterator(WatchedLoader):
         return next(self._kernel_monitor_steps)
 
 
-class _Iteration:
-    """An iteration over a watched iterable; it is an epoch."""
+class IterationSteps:
+    """The steps of one pass over a source, on the thread that iterates: an epoch, and the next one where it goes on."""
 
-    def __init__(self, iterator: Any, source: Source) -> None:
-        self.iterator = iterator
+    def __init__(self, source: Source) -> None:
         self.ended = False
         self._source = source  # stays alive while somebody iterates
         self._clock = StepClock(source.meter)
         self._epoch: Epoch | None = None
 
-    def __iter__(self) -> _Iteration:
-        return self
+    def next(self, take: Callable[[], Any]) -> Any:
+        """Return the batch that `take` returns, or raise what it raises; the step before ends, and one begins.
 
-    def __next__(self) -> Any:
-        epoch = self._epoch
-        if epoch is None or self.ended:  # `next` after the end: the iterator may have been reset
-            epoch = self._epoch = self._source.begin()
-            self.ended = False
-        self._clock.ask()
+        A fault of the measurement is logged; the loop goes on without it.
+        """
+        try:  # as `_safely`, without its call: this runs in each step
+            self._ask()
+        except Exception as error:  # noqa: BLE001 - logged
+            self._log(error)
         try:
-            batch = next(self.iterator)
-        except BaseException as error:  # raised again: any exception ends the step, also an interrupt
-            self._clock.stop()
-            if isinstance(error, StopIteration):
-                self.ended = epoch.finished = True
+            batch = take()
+        except BaseException as error:  # raised again: whatever ends the step, an interrupt too
+            self._safely(self._stop, isinstance(error, StopIteration))
             raise
+        try:
+            self._got(batch)
+        except Exception as error:  # noqa: BLE001 - logged
+            self._log(error)
+        return batch
+
+    def _safely(self, call: Callable[..., object], *args: Any) -> None:
+        try:
+            call(*args)
+        except Exception as error:  # noqa: BLE001 - logged
+            self._log(error)
+
+    def _log(self, error: Exception) -> None:
+        if not self._source.faulty:  # once, not for each step
+            self._source.faulty = True
+            text = "a fault in kernel_monitor: the steps of %s are not measured as they should be"
+            log.error(text, self, exc_info=error)
+
+    def _ask(self) -> None:
+        if self._epoch is None or self.ended:  # asked again at its end: by a loop that did not reset it, or did
+            self._epoch, self.ended = self._begin(), False
+        self._clock.ask()
+
+    def _begin(self) -> Epoch:
+        return self._source.begin()
+
+    def _stop(self, ended: bool) -> None:
+        self._clock.stop()
+        if ended and self._epoch is not None:
+            self.ended = self._epoch.finished = True
+
+    def _got(self, batch: Any) -> None:
+        epoch = self._epoch
+        if epoch is None:
+            return
         samples = count_samples(batch)
         self._clock.got(samples, epoch=epoch.number, batch=epoch.batches)
         epoch.batches += 1
         epoch.samples += samples
-        return batch
+
+
+class _Iteration:
+    """One pass over a watched iterable: an iterator that gives what the iterable's own one gives."""
+
+    def __init__(self, iterator: Any, source: Source) -> None:
+        self.iterator = iterator
+        self._steps = IterationSteps(source)
+
+    @property
+    def ended(self) -> bool:
+        return self._steps.ended
+
+    def __iter__(self) -> _Iteration:
+        return self
+
+    def __next__(self) -> Any:
+        return self._steps.next(partial(next, self.iterator))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "iterator":
@@ -289,11 +367,14 @@ class _Iteration:
         return getattr(self.iterator, name)
 
 
+_OF_IMAGES = 4  # dimensions
+
+
 def count_samples(batch: Any) -> int:
     """Return the number of samples in a batch, as described in `watch_loader`."""
     found = _rows(batch, 3)
     if found is None:
-        found = _length(batch)
+        found = length(batch)
     return 1 if found is None else found
 
 
@@ -303,7 +384,7 @@ def _rows(value: Any, depth: int) -> int | None:
     if isinstance(shape, tuple):
         return int(shape[0]) if len(shape) > 0 else None
     if depth > 0:
-        inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+        inner = _images_first(value) if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
         for element in inner:
             found = _rows(element, depth - 1)
             if found is not None:
@@ -311,17 +392,24 @@ def _rows(value: Any, depth: int) -> int | None:
     return None
 
 
-def _length(iterable: Any) -> int | None:
+def _images_first(batch: Mapping[Any, Any]) -> list[Any]:
+    return sorted(batch.values(), key=lambda value: len(getattr(value, "shape", ())) < _OF_IMAGES)  # else as they are
+
+
+def length(iterable: Any) -> int | None:
+    """Return the length of an iterable; None where it has none."""
     try:
         return len(iterable)
     except Exception:  # noqa: BLE001 - its class may raise anything; the user's loop would not call `len`
         return None
 
 
-def _planned(iterable: Any) -> int | None:
+def planned(iterable: Any) -> int | None:
     """Return the samples of an epoch of a torch DataLoader; None for any other iterable."""
-    size, sampler = getattr(iterable, "batch_size", None), getattr(iterable, "sampler", None)
-    batches, samples = _length(iterable), _length(sampler)
+    batches, batched = length(iterable), iterable
+    if getattr(iterable, "batch_size", None) is None:
+        batched = getattr(iterable, "batch_sampler", None)
+    size, samples = getattr(batched, "batch_size", None), length(getattr(batched, "sampler", None))
     if not isinstance(size, int) or batches is None or samples is None:
         return None
     return min(samples, batches * size)

@@ -161,7 +161,7 @@ def missing_reason(schema: Schema, chart: str) -> str:
     """Return why the schema has no series for this chart, in words of NVML or the sampler where they gave any."""
     info = _BY_ID[chart]
     if chart in ("images", "wait"):
-        return "no loader yet: wrap one with kernel_monitor.switchable"
+        return "no loader yet: iterate a DataLoader"
     if chart == "phases":
         return "no model is watched: monitor.watch(model, optimizer)"
     if chart == "nodes":

@@ -1,5 +1,5 @@
 """Switchable loaders against plain torch, on random settings: data sets, samplers, workers, collates and targets that
-draw, default dtypes, engines and switches.
+draw, default dtypes, engines and switches. The same for DataLoaders that are only attached to, without and with clicks.
 
 `make test-long` plays 10,000 cases, with a seed that it prints and that `CASES=long:SEED` plays again;
 `CASES=3000:SEED` plays that many.
@@ -11,6 +11,7 @@ import math
 import os
 import random
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -43,10 +44,12 @@ from torchvision.transforms import v2
 from kernel_monitor.loaders import SwitchableLoader, switchable
 from kernel_monitor.loaders.random_streams import Apart, Defaults
 
+from .attached_loops import attaching, click, engines_of
 from .conftest import seed_all, set_cores, settle
 from .photos import Located
 
 COUNT, LONG = 150, 10_000
+COUNT_ATTACHED = 50  # without clicks, and as many with them
 MOST = 12  # samples in a data set
 SIDE, CROP = 40, 16  # of the images, pixels
 BRIGHTER = 6  # of the red channel, for each column
@@ -212,14 +215,19 @@ class Guarded:
             return self.call(*given)
 
 
-def made(case: Case, files: list[Path], *, plain: bool) -> tuple[DataLoader[Any], Any]:
-    """A DataLoader, and what is told of the training (None where nobody is)."""
+def made(case: Case, files: list[Path], *, guards: str) -> tuple[DataLoader[Any], Any]:
+    """A DataLoader, and what is told of the training (None where nobody is).
 
-    def guarded(call: Any) -> Any:
-        return Guarded(call) if plain and case.workers == 0 else call
+    `guards`: which calls leave the loop's generators alone where there are no workers: all, those that `draw`, or none.
+    """
 
-    transform, target = guarded(transform_of(case)), guarded(Target(case))
-    collate = None if case.collate == "default" else guarded(Collate(case))
+    def guarded(call: Any, draws: bool) -> Any:
+        wanted = guards == "all" or (guards == "draw" and draws)
+        return Guarded(call) if wanted and case.workers == 0 else call
+
+    transform = guarded(transform_of(case), case.transform in ("crops", "unknown"))
+    target = guarded(Target(case), case.target == "noise")
+    collate = None if case.collate == "default" else guarded(Collate(case), case.collate in ("drawing", "mixup"))
     folder = ImageFolder(files[0].parent.parent, transform, target)
     folder.samples = folder.imgs = [(str(file), number) for number, file in enumerate(files)]
     dataset: Any = Subset(folder, range(case.size))
@@ -302,9 +310,13 @@ def measured(image: torch.Tensor, case: Case, seen: Seen) -> None:
         seen.images.append(image.detach().clone())
 
 
-def run(case: Case, loader: Any, sampler: Any) -> Seen:
-    """Two epochs of a loop that draws, too, and tells the sampler of it."""
+def run(case: Case, loader: Any, sampler: Any, click: Callable[[Any, str], None] | None = None) -> Seen:
+    """Two epochs of a loop that draws, too, and tells the sampler of it.
+
+    `click` is called with a DataLoader and an engine after each batch, or after each epoch, or both.
+    """
     seen = Seen()
+    clicks_at = case.number % 3
     for epoch in range(2):
         if case.sampler == "distributed":
             (loader if isinstance(loader, SwitchableLoader) else sampler).set_epoch(epoch)
@@ -318,6 +330,10 @@ def run(case: Case, loader: Any, sampler: Any) -> Seen:
                     loader.switch(wanted)
                 if number == 0:
                     settle(loader)
+            elif click is not None and clicks_at != 0:
+                click(loader, case.engines[number % len(case.engines)])
+        if click is not None and clicks_at != 1:
+            click(loader, case.engines[epoch % len(case.engines)])
     seen.exact.append(Defaults.now().plain())
     return seen
 
@@ -356,13 +372,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return found
 
 
-def test_random_loaders_deliver_what_plain_torch_delivers(
-    files: list[Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    set_cores(monkeypatch, 2)  # the same engines on every machine
+def play(capsys: pytest.CaptureFixture[str], count: int, compare: Callable[[Case], None]) -> list[Case]:
+    """Compare that many cases, or as many as `CASES` says; returns them."""
     kind, _, seed = os.environ.get("CASES", "").partition(":")
-    count = {"": COUNT, "long": LONG}.get(kind) or int(kind)
-    ours, theirs, tried = Seen(), Seen(), []
+    count = {"": count, "long": LONG}.get(kind) or int(kind)
+    tried = []
 
     @hypothesis.settings(
         max_examples=count,
@@ -374,39 +388,123 @@ def test_random_loaders_deliver_what_plain_torch_delivers(
         suppress_health_check=list(HealthCheck),
     )
     @hypothesis.given(cases())
-    def compare(case: Case) -> None:
+    def played(case: Case) -> None:
         tried.append(case)
-        with begun(case):
-            plain = run(case, *made(case, files, plain=True))
-        with begun(case):
-            wrapped, sampler = made(case, files, plain=False)
-            loader = switchable(wrapped)
-            seen = run(case, loader, sampler)
-            loader.release()
-        assert seen.exact == plain.exact
-        for image, other in zip(seen.images, plain.images, strict=True):
-            assert image.dtype == other.dtype
-            unit = 255 if image.dtype == torch.uint8 else 1
-            assert float((image.double() - other.double()).abs().mean()) <= 0.01 * unit
-        for all_of, one in ((ours, seen), (theirs, plain)):
-            for name in ("drawn", "mixed", "crops"):
-                getattr(all_of, name).extend(getattr(one, name))
-        assert len(set(seen.drawn)) == len(seen.drawn) or case.kind == "held"
+        compare(case)
 
     if kind:
         number = int(seed) if seed else int.from_bytes(os.urandom(4), "little")
         with capsys.disabled():
             print(f"\nto play these cases again: CASES={kind}:{number}", flush=True)
-        compare = hypothesis.seed(number)(compare)
-    compare()
+        played = hypothesis.seed(number)(played)
+    played()
     assert len(tried) >= count
-    figures = {name: distance(getattr(ours, name), getattr(theirs, name)) for name in ("drawn", "mixed", "crops")}
-    switched = sum(len(set(case.engines)) > 1 or case.engines != ("torchvision",) for case in tried)
-    with capsys.disabled():
-        shown = ", ".join(f"{name} {found:.3f} (bound {bound:.3f})" for name, (found, bound) in figures.items())
-        print(
-            f"\n{len(tried):,} cases, {switched:,} of them on DALI, {sum(case.workers > 0 for case in tried):,} with "
-            f"workers; Kolmogorov-Smirnov distance from plain torch: {shown}",
-            flush=True,
-        )
-    assert all(found <= bound for found, bound in figures.values())
+    return tried
+
+
+def assert_same_images(seen: Seen, plain: Seen) -> None:
+    for image, other in zip(seen.images, plain.images, strict=True):
+        assert image.dtype == other.dtype
+        unit = 255 if image.dtype == torch.uint8 else 1
+        assert float((image.double() - other.double()).abs().mean()) <= 0.01 * unit
+
+
+@dataclass
+class Distributions:
+    """What was drawn in all cases."""
+
+    ours: Seen = field(default_factory=Seen)
+    theirs: Seen = field(default_factory=Seen)
+
+    def add(self, seen: Seen, plain: Seen) -> None:
+        for all_of, one in ((self.ours, seen), (self.theirs, plain)):
+            for name in ("drawn", "mixed", "crops"):
+                getattr(all_of, name).extend(getattr(one, name))
+
+    def compare(self, capsys: pytest.CaptureFixture[str], tried: list[Case]) -> None:
+        figures = {
+            name: distance(getattr(self.ours, name), getattr(self.theirs, name)) for name in ("drawn", "mixed", "crops")
+        }
+        switched = sum(len(set(case.engines)) > 1 or case.engines != ("torchvision",) for case in tried)
+        workers = sum(case.workers > 0 for case in tried)
+        with capsys.disabled():
+            shown = ", ".join(f"{name} {found:.3f} (bound {bound:.3f})" for name, (found, bound) in figures.items())
+            print(
+                f"\n{len(tried):,} cases, {switched:,} of them on DALI, {workers:,} with workers; "
+                f"Kolmogorov-Smirnov distance from plain torch: {shown}",
+                flush=True,
+            )
+        assert all(found <= bound for found, bound in figures.values())
+
+
+def test_random_loaders_deliver_what_plain_torch_delivers(
+    files: list[Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_cores(monkeypatch, 2)  # the same engines on every machine
+    drawn = Distributions()
+
+    def compare(case: Case) -> None:
+        with begun(case):
+            plain = run(case, *made(case, files, guards="all"))
+        with begun(case):
+            wrapped, sampler = made(case, files, guards="none")
+            loader = switchable(wrapped)
+            seen = run(case, loader, sampler)
+            loader.release()
+        assert seen.exact == plain.exact
+        assert_same_images(seen, plain)
+        drawn.add(seen, plain)
+        assert len(set(seen.drawn)) == len(seen.drawn) or case.kind == "held"
+
+    drawn.compare(capsys, play(capsys, COUNT, compare))
+
+
+def test_random_loaders_that_are_attached_to_are_plain_torch_s(
+    files: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a click each bit is the same, while another thread reads all that a page reads."""
+
+    def compare(case: Case) -> None:
+        with begun(case):
+            plain = run(case, *made(case, files, guards="none"))
+        with begun(case), attaching(polled=True):
+            loader, sampler = made(case, files, guards="none")
+            before = dict(vars(loader))
+            seen = run(case, loader, sampler)
+            assert len(engines_of(loader).epochs()) == 2
+            assert type(loader) is DataLoader
+            assert {name: value for name, value in vars(loader).items() if name != "_iterator"} == {
+                name: value for name, value in before.items() if name != "_iterator"
+            }
+        assert seen.exact == plain.exact
+        for name in ("drawn", "mixed", "crops"):
+            assert getattr(seen, name) == getattr(plain, name)
+        for image, other in zip(seen.images, plain.images, strict=True):
+            assert image.dtype == other.dtype
+            assert torch.equal(image, other)
+
+    play(capsys, COUNT_ATTACHED, compare)
+
+
+def test_random_loaders_that_are_clicked_deliver_what_plain_torch_delivers(
+    files: list[Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_cores(monkeypatch, 2)
+    drawn, decoded = Distributions(), Counter[str]()
+
+    def compare(case: Case) -> None:
+        with begun(case):
+            plain = run(case, *made(case, files, guards="all"))
+        with begun(case), attaching():
+            loader, sampler = made(case, files, guards="draw")
+            seen = run(case, loader, sampler, click)
+            for record in engines_of(loader).records():
+                decoded.update(record.decoded)
+            engines_of(loader).release()
+        assert seen.exact == plain.exact
+        assert_same_images(seen, plain)
+        drawn.add(seen, plain)
+
+    drawn.compare(capsys, play(capsys, COUNT_ATTACHED, compare))
+    assert decoded["dali-cpu"] > 10
+    assert decoded["torchvision"] > 10

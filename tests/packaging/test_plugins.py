@@ -105,7 +105,7 @@ CALLS = {
     "ray": ["monitor.configure(ray='auto')"],
     "sweeps": ["kernel_monitor.sweep", "from kernel_monitor import sweep"],
 }
-COMMANDS = {"profiler": [], "ranks": [["run", "--", "true"]], "ray": [], "sweeps": [["sweep", "workers"]]}
+COMMANDS = {"profiler": [], "ranks": [["run", "--", "true"], ["switch"]], "ray": [], "sweeps": [["sweep", "workers"]]}
 SENTENCES = {name: f"{words} not part of this installation" for name, words in PLUGINS.items()} | {
     "ray": "ray= and send_files= are settings of the engine ray, which is not installed"
 }

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 
-from kernel_monitor.loaders import SwitchableLoader, switchable
+from kernel_monitor.loaders import switchable
 from kernel_monitor.runtime import Monitor
 from tests.loaders.conftest import augmented, make_folder
 
@@ -29,9 +29,7 @@ in_threads = [
 class Training:
     """A loop that takes `work` s for each batch, and notes when each one came and how many samples it had."""
 
-    def __init__(
-        self, loader: SwitchableLoader, work: float = 0.02, *, epochs: int = 10_000, gradients: bool = True
-    ) -> None:
+    def __init__(self, loader: Any, work: float = 0.02, *, epochs: int = 10_000, gradients: bool = True) -> None:
         self.loader = loader
         self.came: list[tuple[float, int]] = []
         self.pause = threading.Event()

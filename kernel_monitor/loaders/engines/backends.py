@@ -65,7 +65,8 @@ def _dali(name: str, setting: Setting) -> Engine:
     return RestEngine(keyed, wrapped, engine, setting.workers, setting.prefetch) if in_workers else engine
 
 
-def _no_dali(setting: Setting) -> str | None:
+def _dali_missing() -> str | None:
+    """Return why DALI cannot be imported here, a sentence; None where it can."""
     if sys.platform != "linux":
         return "DALI runs on Linux only (on Windows: in WSL)."
     try:
@@ -74,6 +75,13 @@ def _no_dali(setting: Setting) -> str | None:
         found = False
     if not found:
         return "DALI is not installed; pip install 'kernel-monitor[dali]'."
+    return None
+
+
+def _no_dali(setting: Setting) -> str | None:
+    missing = _dali_missing()
+    if missing is not None:
+        return missing
     if not setting.keyed.source.seeded:
         return _UNSEEDED
     if setting.own is not None:  # it opens and transforms the files by itself
@@ -143,8 +151,21 @@ def _no_gpu(setting: Setting) -> str | None:
     return _no_dali(setting)
 
 
-def _cuda_obstacle() -> str:
-    """Return why torch cannot use a GPU, as NVML or torch report it."""
+def _no_gpu_yet() -> str | None:
+    """Return why this process cannot use a GPU, or has used none yet; None where it has.
+
+    torch is not asked: that would read CUDA_VISIBLE_DEVICES, which the user's code may still set.
+    """
+    if torch.cuda.is_initialized():
+        return None
+    missing = _gpu_missing()
+    if missing is not None:
+        return f"No GPU is usable here: {missing}"
+    return "This process has not used a GPU yet; dali-gpu can be chosen once it has."
+
+
+def _gpu_missing() -> str | None:
+    """Return why there is no GPU for torch, as NVML or torch report it; None where there may be one."""
     import pynvml
 
     try:
@@ -152,8 +173,14 @@ def _cuda_obstacle() -> str:
     except pynvml.NVMLError as error:
         return f"{error}."
     pynvml.nvmlShutdown()
-    if torch.version.cuda is None:
-        return "this torch was built without CUDA."
+    return "this torch was built without CUDA." if torch.version.cuda is None else None
+
+
+def _cuda_obstacle() -> str:
+    """Return why torch cannot use a GPU."""
+    missing = _gpu_missing()
+    if missing is not None:
+        return missing
     try:
         torch.cuda.init()
     except (RuntimeError, AssertionError) as error:
@@ -186,14 +213,28 @@ SPECS: dict[str, Spec] = {
 }
 
 
-def availability(setting: Setting) -> dict[str, Backend]:
-    """Every backend's name and whether it can run."""
+def availability(setting: Setting, *, starts_cuda: bool = True) -> dict[str, Backend]:
+    """Every backend's name and whether it can run; without `starts_cuda` torch is not asked for GPUs before its use."""
     found = {}
     for name, spec in SPECS.items():
-        reason = spec.obstacle(setting)
+        reason = _no_gpu_yet() if name == "dali-gpu" and not starts_cuda else None
+        reason = reason or spec.obstacle(setting)
         found[name] = Backend(
             reason is None, reason, spec.confirm and spec.confirm(), None if reason else _note(name, setting)
         )
+    return found
+
+
+def availability_here() -> dict[str, Backend]:
+    """Every backend's name and whether this machine can run it, for a loader that was not examined."""
+    found = {}
+    for name, spec in SPECS.items():
+        reason = _dali_missing() if name.startswith("dali-") else None
+        if name == "dali-gpu":
+            reason = reason or _no_gpu_yet()
+        elif name == RAY and _ray is not None:
+            reason = _ray.missing()
+        found[name] = Backend(reason is None, reason, spec.confirm and spec.confirm())
     return found
 
 

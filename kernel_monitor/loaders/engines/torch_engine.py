@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
+from ...steps.attached import OWN
 from ..data.fingerprint import fingerprint
 from ..data.keyed_dataset import GREETING, Fetched, KeyedCollate, KeyedDataset, KeyedInit
 from ..data.worker_settings import InheritingInit
@@ -248,7 +249,7 @@ class WorkersEngine:
                 from . import worker_pickle  # cloudpickle may be missing
 
                 keyed, collate, init = worker_pickle.parts(keyed, collate, init)
-        return DataLoader(
+        inner = DataLoader(
             keyed,
             batch_sampler=self._sampler,  # type: ignore[arg-type]
             num_workers=self._workers,
@@ -261,6 +262,8 @@ class WorkersEngine:
             prefetch_factor=self._prefetch,
             persistent_workers=True,
         )
+        vars(inner)[OWN] = True
+        return inner
 
     def _seeding(self) -> torch.Generator:
         """The generator that torch seeds new workers from."""

@@ -122,7 +122,7 @@ class _EpochLoader(Protocol):
 class EpochIterator:
     """The iterator of a loader. Its batches are the plan's, in order, once each, whichever engine computes them."""
 
-    def __init__(self, loader: _EpochLoader, cursor: Cursor) -> None:
+    def __init__(self, loader: _EpochLoader, cursor: Cursor, lead: float = 0.0) -> None:
         self._loader = loader  # keeps the engines alive during the iteration
         self._state = loader.switch_state
         self._pool = loader.pool
@@ -130,7 +130,7 @@ class EpochIterator:
         self._record = cursor.record
         self._runs: deque[EngineRun] = deque()  # those before the last one only drain
         self._clock = StepClock(loader.meter)
-        self._lead = 0.0  # s that `begin` took: counts as waiting for the first batch
+        self._lead = lead  # s that was waited before, or that `begin` took: counts as waiting for the first batch
         self._finished = False
         self._plain: Iterator[Any] | None = None  # after a fault: what goes on in place of the engines
         self._handed = 0  # number of the next batch for the loop

@@ -79,6 +79,11 @@ class Preparation:
                 worker_start.before_dali()
             self._prepare(click)
 
+    def without_workers(self) -> None:
+        """Let engines start without workers of `torchvision`: torch's own iterator has forked its, or will."""
+        with self._lock:
+            self._workers_forked = True
+
     def epoch_started(self) -> None:
         """The workers have been forked: only the fork server may still be missing."""
         with self._lock:

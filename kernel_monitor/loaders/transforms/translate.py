@@ -187,10 +187,12 @@ def _invert(chain: Chain, transform: Any) -> None:
 def _jitter(chain: Chain, transform: Any) -> None:
     if transform.hue is not None:
         raise Refused("it changes the hue, which DALI does in another colour space")
+    ranges = transform.brightness, transform.contrast, transform.saturation
+    if ranges == (None, None, None):  # timm's color_jitter=0
+        return
     if not chain.whole:
         raise Refused("it computes on floating-point pixels; put it before ToTensor")
     chain.pixels()
-    ranges = transform.brightness, transform.contrast, transform.saturation
     chain.steps.append(colour.Jitter(chain.operation, *ranges, chain.cut, chain.gates))
 
 

@@ -1,4 +1,5 @@
 """An exception at each call inside this package, once: every sample is delivered, in order, and the fault is shown.
+So it is for DataLoaders that are only attached to.
 
 A run of a loader is traced to find the calls that it makes on any thread of the loop's process. Then it is run again
 for each of them, and that call raises. `make test` takes a sample; its seed is printed with each failure and
@@ -16,7 +17,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -27,9 +28,11 @@ from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 
 import kernel_monitor
-from kernel_monitor.loaders import events, switchable
+from kernel_monitor.loaders import events, switchable, takeover
 from kernel_monitor.loaders.loader import FixedLoader
+from kernel_monitor.steps import attached
 
+from ..attached_loops import attaching
 from ..conftest import augmented, make_folder
 from ..photos import Photos
 
@@ -37,6 +40,13 @@ PACKAGE = str(Path(kernel_monitor.__file__).parent)
 IMAGES, BATCH, EPOCHS = 24, 4, 3
 SEED = int(os.environ.get("INJECT_SEED") or random.SystemRandom().randrange(10**6))
 SAMPLE = 0 if os.environ.get("INJECT") == "long" else 22  # points of each kind of loader; 0: all
+SAMPLE_ATTACHED = SAMPLE and 6
+IN_TORCHS_PLACE = (
+    "_next_of_engine",
+    "EpochIterator.__next__",
+    "Takeover._iterate",
+    "Takeover.begin.<locals>.<lambda>",
+)
 
 LISTED = {
     "loaders/loader.py": "it begins an epoch: nothing of ours stands outside of it but the guard",
@@ -121,6 +131,12 @@ class Tracer:
         place = caller.f_code.co_filename
         if not place.startswith(PACKAGE) or caller.f_code.co_qualname == "SwitchableLoader.__iter__":
             return  # the loop itself: there is nothing of ours yet that could catch it
+        if caller.f_code.co_qualname in ("attach", "detach"):
+            return  # by the monitor, not by the loop
+        if code.co_qualname in IN_TORCHS_PLACE:
+            return  # the same: called by what stands in for torch's `__iter__` and `__next__`
+        if caller.f_code.co_qualname == "Takeover._iterate" and code.co_name == "iterate":
+            return
         if code.co_qualname in ("_check", "_known", "given"):
             return  # the arguments of `switchable` are checked: there is no loader yet
         call = Call(
@@ -189,6 +205,41 @@ def train(dataset: Any, workers: int, tracer: Tracer) -> Ran:
     return Ran(epochs, "\n".join(shown))
 
 
+def train_attached(dataset: Any, workers: int, tracer: Tracer) -> Ran:
+    """The same over a DataLoader that is attached to."""
+    shown: list[str] = []
+    unlisten = events.listen(lambda event: shown.append(str(event)))
+    loader: Any = DataLoader(dataset, BATCH, shuffle=True, num_workers=workers, generator=drawn())
+    epochs: list[list[int]] = []
+    engines = made = None
+    try:
+        for epoch in range(EPOCHS):
+            epochs.append([])
+            for number, (images, targets) in enumerate(loader):
+                assert images.shape[1:] == (3, 16, 16)
+                epochs[-1] += targets.tolist()
+                tracer.paused = True
+                source = attached.attached(loader)
+                engines = None if source is None else takeover.takeover(source)
+                made = None if engines is None else engines.loader
+                if made is not None:
+                    deadline = time.monotonic() + 5
+                    while made.switch_state.preparing is not None and time.monotonic() < deadline:
+                        time.sleep(0.002)
+                target = ("dali-cpu", "torchvision", "")[epoch]
+                available = engines is not None and target in engines.backends and engines.backends[target].available
+                tracer.paused = False
+                if number == 1 and engines is not None and available:
+                    engines.switch(target)
+        tracer.paused = True
+        if engines is not None:
+            shown += [engines.state()["status"], *(() if made is None else made.switch_state.faults)]
+            engines.release()
+    finally:
+        unlisten()
+    return Ran(epochs, "\n".join(shown))
+
+
 def expected(dataset: Any) -> list[list[int]]:
     plain: Any = DataLoader(dataset, BATCH, shuffle=True, generator=drawn())
     return [[target for _, targets in plain for target in targets.tolist()] for _ in range(EPOCHS)]
@@ -211,11 +262,42 @@ def quiet() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize(("kind", "workers"), KINDS, ids=[f"{kind.__name__}-{workers}" for kind, workers in KINDS])
+violent = pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnhandledThreadExceptionWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+kinds = pytest.mark.parametrize(
+    ("kind", "workers"), KINDS, ids=[f"{kind.__name__}-{workers}" for kind, workers in KINDS]
+)
+
+
+@violent
+@kinds
 def test_a_fault_at_any_call_ends_no_loop(
     kind: Any, workers: int, images: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inject(train, kind, workers, images, SAMPLE, caplog, monkeypatch)
+
+
+@violent
+@kinds
+def test_a_fault_at_any_call_ends_no_loop_that_is_attached_to(
+    kind: Any, workers: int, images: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(dataset: Any, workers: int, tracer: Tracer) -> Ran:
+        with attaching():
+            return train_attached(dataset, workers, tracer)
+
+    inject(run, kind, workers, images, SAMPLE_ATTACHED, caplog, monkeypatch)
+
+
+def inject(
+    train: Callable[[Any, int, Tracer], Ran],
+    kind: Any,
+    workers: int,
+    images: Path,
+    sample: int,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     unraisable: list[str] = []  # at an object's end, where Python itself shows it
     monkeypatch.setattr(sys, "unraisablehook", lambda found: unraisable.append(repr(found.exc_value)))
@@ -226,7 +308,7 @@ def test_a_fault_at_any_call_ends_no_loop(
     calls = sorted(tracer.seen)
     assert len(calls) > 300
     chance = random.Random(f"{SEED} {kind.__name__} {workers}")
-    chosen = chance.sample(calls, SAMPLE) if SAMPLE else calls
+    chosen = chance.sample(calls, sample) if sample else calls
     wrong = []
     for call in chosen:
         caplog.clear()

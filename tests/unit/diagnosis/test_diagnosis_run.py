@@ -250,8 +250,27 @@ def test_no_loop_fails_with_what_to_do(monitor: Monitor, train: Train, monkeypat
     assert loop.loader.history == []
 
 
+def test_a_loader_that_was_never_wrapped_is_measured_alike(monitor: Monitor, folder: Path) -> None:
+    loader = loader_of(folder)
+    loop = Training(loader)
+    try:
+        wait_for(lambda: len(loop.came) > 5)
+        found = monitor.diagnose(seconds=2.0, confirmed=True)
+        assert found is not None
+        assert [(run["backend"], run["problem"]) for run in found["runs"]] == [
+            ("torchvision", None), ("dali-cpu", None), ("synthetic", None)
+        ]  # fmt: skip
+        assert found["back_to"] == "torchvision"
+        (one,) = monitor.loaders
+        assert (one.kind, one.backend, one.state()["wanted"]) == ("attached", "torchvision", None)
+        assert (one.state()["lost"], one.state()["doubled"]) == (0, 0)
+    finally:
+        loop.leave()
+        del loop.loader, loader  # or the next tests find it
+
+
 def test_no_loader_and_bad_values_are_refused(monitor: Monitor, train: Train) -> None:
-    with pytest.raises(MonitorError, match="no switchable loader"):
+    with pytest.raises(MonitorError, match="no loader to switch"):
         monitor.diagnose()
     loop = train()
     for seconds in (0.5, 61, True, "8", float("nan")):

@@ -47,7 +47,7 @@ def test_a_mark_is_an_event_and_nothing_to_cancel_is_said(magic: Magic) -> None:
         ("price", "required"),
         ("mark", "required"),
         ("mark don't", "Quote it"),
-        ("diagnose", "no switchable loader"),
+        ("diagnose", "no loader to switch"),
         ("diagnose --seconds soon", "invalid float"),
         ("profile many", "invalid int"),
         ("profile 1000", "1 to 200 steps"),

@@ -72,8 +72,8 @@ def test_a_dataloader_reads_and_writes_through_and_its_plan_is_known() -> None:
         "id": state["id"], "name": "train", "backend": "loader", "wanted": None, "status": "watched, batch 3",
         "backends": [], "epoch": 0, "batch": 3, "batches": 3, "samples": 10, "planned": 10, "lost": 0, "doubled": 0,
         "skipped": 0, "replaced": 0, "skips": [], "calibration": {}, "nodes": 0, "ranks": 0, "padded": 0,
-        "once": False, "remote": None, "ended": False, "knobs": {"workers": None, "prefetch": None, "threads": None},
-        "decoded": {}, "finished": True,
+        "once": False, "attached": False, "remote": None, "ended": False, "decoded": {}, "finished": True,
+        "knobs": {"workers": None, "prefetch": None, "threads": None},
     }  # fmt: skip
     for _ in watched:
         break
@@ -178,6 +178,7 @@ def test_what_cannot_be_iterated_or_copied_is_named() -> None:
         (np.zeros((5, 2)), 5),
         ((torch.zeros(4, 3), torch.zeros(4)), 4),
         ({"ids": ["a"], "pixels": [torch.zeros(6, 3)]}, 6),
+        ({"boxes": torch.zeros(9, 4), "images": torch.zeros(2, 3, 8, 8)}, 2),
         ([[torch.tensor(3.0), torch.zeros(2, 2)]], 2),
         (["a.jpg", "b.jpg", "c.jpg"], 3),
         ("abc", 3),
