@@ -2,11 +2,14 @@
 
     python -m benchmarks.overhead [--pairs 24] [--seconds 6] [--browser] [--json FILE]
 
-A real notebook kernel trains a small network on JPEGs (one worker process, one torch thread: two cores are full). In
-each pair the same number of steps runs once with the monitor on, recording, and a receiving client in place of the
-browser, and once with the monitor off; which comes first alternates. The ratio of the two rates is one figure; their
-median and its 95 % interval (bootstrap, 10,000 draws, fixed seed) are printed. The CPU of the monitor's threads in
-the kernel is read from Linux' schedstat of each thread.
+A real notebook kernel trains a small network on JPEGs (one worker process, one torch thread: two cores are full) over a
+plain DataLoader. In each pair the same number of steps runs once with the monitor on, which attaches to that loader and
+records, and a receiving client in place of the browser, and once with the monitor off; which comes first alternates.
+The ratio of the two rates is one figure; their median and its 95 % interval (bootstrap, 10,000 draws, fixed seed) are
+printed. The CPU of the monitor's threads in the kernel is read from Linux' schedstat of each thread.
+
+What attaching costs the loop itself is measured apart, where nothing else takes time: the thread's CPU time for each
+batch of a DataLoader over tensors in memory, attached and plain in alternating epochs.
 
 With --browser, `benchmarks.page` follows: the page's cost for the machine on which the browser runs.
 """
@@ -29,28 +32,28 @@ from .notebook import Notebook, notebook
 from .receiver import receiving
 
 SETTLE_S = 1.5
+STEP_MS = 20.0  # a short training step, of which the cost is given
 DRAWS = 10_000
 
 SETUP = """
 import itertools, os, threading, time
 import torch
-from kernel_monitor import monitor, switchable
+from kernel_monitor import monitor
 from benchmarks.common import dataloader, images
 
 torch.set_num_threads(1)
 _folder = images(256, None)
 root = _folder.__enter__()
-loader = switchable(dataloader(root, samples=100_000, batch=16, workers=1, replacement=True), name="train")
+loader = dataloader(root, samples=100_000, batch=16, workers=1, replacement=True)
 model = torch.nn.Sequential(
     torch.nn.Conv2d(3, 8, 5, stride=4), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(4), torch.nn.Flatten(),
     torch.nn.Linear(128, 10),
 )
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-batches = iter(loader)
 
 def train(steps):
     began, count = time.perf_counter(), 0
-    for pictures, labels in itertools.islice(batches, steps):
+    for pictures, labels in itertools.islice(loader, steps):
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(model(pictures), labels).backward()
         optimizer.step()
@@ -70,6 +73,30 @@ before, began = thread_cpu(), time.monotonic()
 rate = train({steps})
 elapsed, after = time.monotonic() - began, thread_cpu()
 result = (rate, elapsed, {{name: after[name] - before.get(name, 0.0) for name in after}})
+"""
+
+
+ATTACHED = """
+from torch.utils.data import DataLoader, TensorDataset
+
+memory = DataLoader(TensorDataset(torch.zeros(5000, 3, 8, 8), torch.arange(5000)), batch_size=1)
+
+def batch_us():
+    batches = iter(memory)
+    next(batches)
+    began, count = time.thread_time(), 0
+    for _ in batches:
+        count += 1
+    return 1e6 * (time.thread_time() - began) / count
+
+monitor.start()
+attached, plain = [], []
+for _ in range(10):
+    monitor.configure(attach=False)
+    plain.append(batch_us())
+    monitor.configure(attach=True)
+    attached.append(batch_us())
+monitor.stop()
 """
 
 
@@ -95,6 +122,8 @@ def main() -> int:
         notebook(KERNEL_MONITOR_SESSIONS=sessions) as cells,
     ):
         pairs = measure(cells, options.pairs, options.seconds)
+        cells.run(ATTACHED)
+        attached, plain = cells.value("attached"), cells.value("plain")
     ratios = [on.rate / off.rate for on, off in pairs]
     low, high = interval(ratios)
     on_rate, off_rate = (statistics.median(one.rate for one in half) for half in zip(*pairs, strict=True))
@@ -104,14 +133,28 @@ def main() -> int:
         f"\n{len(pairs)} pairs of about {options.seconds:g} s, medians: on {on_rate:.1f}, off {off_rate:.1f} images/s"
     )
     print(f"on / off: median {median:.4f}, 95 % interval {low:.4f} to {high:.4f}, quartiles {lower:.4f} to {upper:.4f}")
+    steps_us = [with_us - without_us for with_us, without_us in zip(attached, plain, strict=True)]
+    cost, least, most = spread(steps_us)
+    print(
+        f"a batch of an attached loader takes the loop's thread {spread(attached)[0]:.1f} us, of a plain one "
+        f"{spread(plain)[0]:.1f} us: {cost:.1f} us more, quartiles {least:.1f} to {most:.1f}, in {len(steps_us)} epochs"
+    )
     ours = sum(share for name, share in threads.items() if name.startswith("kernel-monitor"))
     print("CPU of threads in the kernel, % of a core: " + ", ".join(f"{n} {s:.2f}" for n, s in sorted(threads.items())))
     status = report(
         [
             Bar("throughput with the monitor / without", median, 0.99),
             Bar("the monitor's threads in the kernel, % of a core", ours, 1.0, at_most=True),
+            Bar(f"an attached loader, % of a step of {STEP_MS:g} ms", cost / STEP_MS / 10, 0.2, at_most=True),
         ],
-        {"ratios": ratios, "interval": [low, high], "threads": threads, "machine": machine(), "versions": versions()},
+        {
+            "ratios": ratios,
+            "interval": [low, high],
+            "threads": threads,
+            "attached_us": steps_us,
+            "machine": machine(),
+            "versions": versions(),
+        },
         options.json,
     )
     if options.browser:

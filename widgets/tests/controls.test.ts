@@ -326,7 +326,7 @@ describe('status and buttons', () => {
       expect(status()).toBe('Measuring every 0.1 s.');
       expect(after(0)).toEqual([true, true, false]);
       expect(part(' > span').textContent).toBe(
-        'A cell is running; no DataLoader has been wrapped yet.'
+        'A cell is running; no DataLoader has been iterated yet.'
       );
       // A cell that runs for long may iterate one that is not wrapped.
       expect(after(61_000)).toEqual([true, true, true]);
@@ -335,7 +335,7 @@ describe('status and buttons', () => {
       expect(after(0)[0]).toBe(false);
       expect(after(6000)).toEqual([true, false, true]);
       expect(part(' code').textContent).toBe(
-        'from kernel_monitor import switchable\nloader = switchable(loader)'
+        'from kernel_monitor import watch_loader\nbatches = watch_loader(batches)'
       );
       source.busy = true;
       expect(after(0)).toEqual([true, true, false]);

@@ -15,12 +15,14 @@ import { Toolbar } from './toolbar.js';
 import { WindowChooser } from '../charts/windows.js';
 import type { LoaderState, Rows } from '../stream/page_messages.js';
 
-const WRAP = 'from kernel_monitor import switchable\nloader = switchable(loader)';
-const ADVICE = 'To switch its engine here while it runs, wrap your DataLoader:';
-const RUNS = 'A cell is running; no DataLoader has been wrapped yet.';
-/** A notebook that is run as a whole rests for moments, and is about to make its loader: no advice before this. */
+const WATCH = 'from kernel_monitor import watch_loader\nbatches = watch_loader(batches)';
+const ADVICE =
+  'Every DataLoader that is iterated from now on appears here, and can be switched while it runs. ' +
+  'For anything else that gives batches:';
+const RUNS = 'A cell is running; no DataLoader has been iterated yet.';
+/** A notebook that is run as a whole rests for moments, and is about to iterate its loader: no advice before this. */
 const RESTS_MS = 5000;
-/** A cell that runs for so long without a known loader may have one that is not wrapped. */
+/** A cell that runs for so long without a known loader may take its batches from something else. */
 const LONG_MS = 60_000;
 
 /** Seconds of history of a kernel whose package is too old to report it. */
@@ -101,7 +103,7 @@ export class Controls {
     this.problem.hidden = true;
     const close = button('Dismiss', '', () => (this.problem.hidden = true));
     this.problem.append(this.problemText, close);
-    this.advice.append(element('span', '', ADVICE), new CopyLine(WRAP).el);
+    this.advice.append(element('span', '', ADVICE), new CopyLine(WATCH).el);
     this.invitation.append(this.runs, this.advice);
     this.left.append(
       element('span', '', 'Its session was recorded:'),
@@ -166,7 +168,7 @@ export class Controls {
     this.strip.update(strip, loaders.length > 1 ? (name ?? '') : '', this.acceptsRequests);
   }
 
-  /** Without a loader: say what is happening, and how to wrap one where nothing is about to. */
+  /** Without a loader: say what is happening, and what is measured where nothing is about to. */
   private showInvitation(shown: boolean): void {
     const { busy, connection } = this.source;
     const now = performance.now();

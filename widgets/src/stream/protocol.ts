@@ -490,7 +490,8 @@ export interface Frame {
  * `wanted`: the engine requested and not yet in use; `skips`: the last skipped samples; `decoded`: samples by engine;
  * `nodes`: other machines that work for it now; `remote`: what limits them; `ended`: the loader is gone, and this is
  * its last state. Of a loader that all ranks of a job have: how many `ranks`; `padded`, samples that the samplers plan
- * again so that each rank has as many; `once`: whether `lost` and `doubled` are counted over all ranks.
+ * again so that each rank has as many; `once`: whether `lost` and `doubled` are counted over all ranks. `attached`: a
+ * DataLoader that was not wrapped.
  */
 export interface LoaderState {
   readonly id: string;
@@ -519,6 +520,7 @@ export interface LoaderState {
   readonly ranks?: number;
   readonly padded?: number;
   readonly once?: boolean;
+  readonly attached?: boolean;
 }
 /**
  * A sample left out because its file cannot be read; `path` is the file's name only.
@@ -744,6 +746,7 @@ export interface ReportedState {
   readonly ranks?: number;
   readonly padded?: number;
   readonly once?: boolean;
+  readonly attached?: boolean;
   readonly epochs: readonly EpochCounts[];
 }
 /**
@@ -921,7 +924,7 @@ export const FIELDS: Readonly<Record<string, string>> = {
   Frame:
     'verdict?:VerdictState? offers?:OfferState[] diagnosing?:DiagnosisState? profiling?:ProfileState? ranks?:string[] main?:string? alone?:AloneState? protocol:number session:string? schema:number seq:number time:number sampled:number sent:number missed:number loaders:LoaderState[] events:Event[] strip:Strip? recording?:RecordingState',
   LoaderState:
-    'id:string name:string backend:string wanted:string? status:string backends:EngineState[] epoch:number batch:number batches:number? samples:number planned:number? lost:number doubled:number skipped:number replaced:number skips:Skip[] knobs:KnobsState decoded:number{} calibration:CalibrationState{} finished?:boolean nodes?:number remote?:RemoteLimits? ended?:boolean ranks?:number padded?:number once?:boolean',
+    'id:string name:string backend:string wanted:string? status:string backends:EngineState[] epoch:number batch:number batches:number? samples:number planned:number? lost:number doubled:number skipped:number replaced:number skips:Skip[] knobs:KnobsState decoded:number{} calibration:CalibrationState{} finished?:boolean nodes?:number remote?:RemoteLimits? ended?:boolean ranks?:number padded?:number once?:boolean attached?:boolean',
   EngineState: 'name:string available:boolean reason:string? confirm:string? note:string?',
   Skip: 'index:number path:string reason:string',
   KnobsState: 'workers:number? prefetch:number? threads:number?',
