@@ -129,10 +129,11 @@ def version(package: str) -> str:
 
 
 def table() -> str:
-    """Return the table as Markdown."""
-    lines = ["| what trains | version | measured | switched by a click | |", "|---|---|---|---|---|"]
-    lines += [f"| {one.use} | {version(one.package)} | yes | {one.click} | {one.note} |" for one in ROWS]
-    return "\n".join(lines)
+    """Return the table and its notes as Markdown."""
+    lines = ["| what trains | version | measured | switched by a click |", "|---|---|---|---|"]
+    lines += [f"| {one.use} | {version(one.package)} | yes | {one.click} |" for one in ROWS]
+    notes = [f"- {one.use}: {one.note}" for one in ROWS if one.note]
+    return "\n".join([*lines, "", "What there is to know, and the reasons as the page gives them:", "", *notes])
 
 
 def page(text: str) -> str:

@@ -60,7 +60,7 @@ SESSIONS: dict[str, tuple[Callable[[], Snapshot], tuple[str, ...]]] = {
         lambda: Store(origin=1.79e9).snapshot([], {}), ("no sample", "Undetermined", "What this session cannot say"),
     ),
     "no step": (
-        lambda: build(20.0, loaders={"loader-1": "train"}), ("Undetermined no segment to judge", "watch_loader(iterable)"),
+        lambda: build(20.0, loaders={"loader-1": "train"}), ("Undetermined no segment to judge", "watch_loader("),
     ),
     "one step": (
         lambda: build(20.0, runs=[Run(1.0, 20.0, step=0.5, wait=0.4, steps=1)], states=[ONE_STEP]),
