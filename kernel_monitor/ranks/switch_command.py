@@ -72,26 +72,28 @@ def run(options: argparse.Namespace) -> int:
             asked = sessions.switch(chosen, options.engine, confirmed=options.yes)
         except MonitorError as error:
             return _refused(str(error))
-        return _follow(sessions, asked, options.engine, options.seconds)
+        # Where another process may have been meant, the answer names the one that was switched.
+        name = f"{asked.name} of {asked.title} (process {asked.pid})" if remarks else asked.name
+        return _follow(sessions, asked, name, options.engine, options.seconds)
 
 
-def _follow(sessions: _Sessions, loader: _Loader, engine: str, seconds: float) -> int:
-    """Wait until a switch has come to its end, and print how."""
+def _follow(sessions: _Sessions, loader: _Loader, name: str, engine: str, seconds: float) -> int:
+    """Wait until a switch has come to its end, and print how; the answer begins with the name."""
     from .job_loaders import reached  # imports NumPy, which a rank does without
 
     until = time.monotonic() + seconds
     while True:
         state = sessions.state(loader)
         if state is None:
-            return _refused(f"{loader.name}: its loop or its process ended before the first batch of {engine}")
+            return _refused(f"{name}: its loop or its process ended before the first batch of {engine}")
         if state["wanted"] is None:
             if not reached(state["backend"], engine):
-                return _refused(f"{loader.name}: {state['status']}")
-            sys.stdout.write(f"{loader.name}: {state['status']}\n")
+                return _refused(f"{name}: {state['status']}")
+            sys.stdout.write(f"{name}: {state['status']}\n")
             return 0
         if time.monotonic() > until:
             late = f"No batch of it came within {seconds:g} s; the request stands."
-            sys.stdout.write(f"{loader.name}: {state['status']} {late}\n")
+            sys.stdout.write(f"{name}: {state['status']} {late}\n")
             return 3
         time.sleep(_ASK_S)
 
