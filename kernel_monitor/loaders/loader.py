@@ -19,7 +19,7 @@ from ..integrations import accelerate
 from ..integrations.distributed import SamplerProxy, Sharding
 from ..node_sources import RayNode
 from ..protocol.states import EngineState, LoaderState
-from ..steps.attached import AttachedLoader
+from ..steps.attached_loader import AttachedLoader
 from ..steps.step_meter import Meter
 from ..steps.watched_loader import Epoch, EpochLog, SizedLoader, next_number
 from . import random_streams

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from ..errors import MonitorError, NotSwitchable
 from ..os_process import in_forked_children
-from ..steps.attached import OWN, AttachedLoader
+from ..steps.attached_loader import OWN, AttachedLoader
 from ..steps.watched_loader import WatchedLoader
 from ..text import cause, checked_text
 from . import events

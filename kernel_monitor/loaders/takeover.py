@@ -23,7 +23,7 @@ import torch
 from ..errors import BackendUnavailable, MonitorError
 from ..privacy import private
 from ..steps import watched_loader
-from ..steps.attached import AttachedLoader
+from ..steps.attached_loader import AttachedLoader
 from ..steps.watched_loader import Epoch
 from ..text import cause
 from . import events
@@ -378,7 +378,7 @@ class _Kept:
 
 
 class Rest:
-    """The rest of an epoch of torch's iterator; see `steps.attached.Rest`.
+    """The rest of an epoch of torch's iterator; see `steps.attached_loader.Rest`.
 
     Args:
         takeover: the loader's.
@@ -404,7 +404,7 @@ class Rest:
         raise StopIteration
 
     def go_on(self, epoch: Epoch, seed: int, asked: float) -> Iterator[Any]:
-        """Return the iterator over the rest of an epoch; see `steps.attached.Rest.go_on`."""
+        """Return the iterator over the rest of an epoch; see `steps.attached_loader.Rest.go_on`."""
         drawn = list(self._drawn)
         try:
             iterator = iter(self._made.go_on(self.batches(), epoch, seed, time.monotonic() - asked))

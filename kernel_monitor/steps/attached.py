@@ -8,161 +8,26 @@ from __future__ import annotations
 
 import functools
 import itertools
-import linecache
 import logging
-import random
-import re
 import sys
-import sysconfig
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from ..os_process import in_forked_children
 from . import loader_kinds, phase_times, watched_loader
-from .watched_loader import ATTACHED, Epoch, IterationSteps, Source
-
-if TYPE_CHECKING:
-    from ..protocol.states import EpochCounts
+from .attached_loader import OWN, AttachedLoader, Rest, Takeover
+from .loop_site import loader_name, loop_site
+from .watched_loader import ATTACHED, Epoch, IterationSteps
 
 log = logging.getLogger(__name__)
 
 MODULE = loader_kinds.TORCH
-OWN = "_kernel_monitor_own"
-"""The attribute of a DataLoader that this package made for itself: it is not attached to."""
 _OURS = "_kernel_monitor_function"  # of our functions: the function itself, which `functools.wraps` may copy to others
 _WORKING = "_kernel_monitor_attached"  # of torch's module: the mark of those of our functions that work
-_SAMPLERS = "torch.utils.data."  # the module of torch's own samplers begins so
-_ASKED = "_IterableDataset_len_called"  # of an iterable-style DataLoader: the length that it has told
-_FRAMES = 60  # of the stack among which that of the user's loop is looked for
-_LIBRARIES = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")})
-_PACKAGES = re.compile(r"[/\\](site|dist)-packages[/\\]")  # those of the user, `pip install --user`, are elsewhere
-_NAMES = re.compile(r"[A-Za-z_]\w*")
-_LOADER_NAME = re.compile(r"(?i)loader|^dl$|_dl$|^dl_|batches|^train|^val|^test|^data$")
-
-
-class Rest(Protocol):
-    """The rest of an epoch that an engine takes over. Torch's iterator has it as its sampler, which gives no more."""
-
-    def __next__(self) -> Any:
-        """Draw what torch would draw now, keep it, and raise StopIteration."""
-
-    def go_on(self, epoch: Epoch, seed: int, asked: float) -> Iterator[Any]:
-        """Return the iterator over the rest.
-
-        Args:
-            epoch: torch's iterator has delivered its beginning.
-            seed: of the augmentation.
-            asked: when the next batch was asked for (s, monotonic).
-        """
-
-    def batches(self) -> Iterator[Any]:
-        """Return what the sampler has still to give."""
-
-
-class Takeover(Protocol):
-    """The engines' side of an attached loader; see `loaders.takeover`. Only the loop's thread calls these."""
-
-    def begin(self) -> Callable[[], Any] | None:
-        """An iteration begins: return what makes the iterator in torch's place; None where torch's own is to iterate.
-
-        What that raises, plain torch would raise, too.
-        """
-
-    def hand_over(self, iterator: Any) -> Rest | None:
-        """Between two batches: return the rest of the epoch for an engine; None while torch's iterator is to go on."""
-
-    def renew(self) -> None:
-        """The DataLoader was made anew: keep the choice of an engine."""
-
-    def epochs(self) -> list[EpochCounts]:
-        """Return the counts of the last epochs, oldest first."""
-
-
-class AttachedLoader(Source):
-    """A plain DataLoader that this process iterates, or several that a function makes anew, one for each epoch.
-
-    Attributes:
-        takeover: what goes on in torch's place after a click; None before `kernel_monitor.loaders` is imported.
-        of_torch: whether torch's own `__iter__` makes the iterators, which is where an engine can begin.
-    """
-
-    def __init__(self, name: str, loader: Any) -> None:
-        self.takeover: Takeover | None = None
-        self.of_torch = True
-        self.iterator: weakref.ref[Any] | None = None  # torch's, or what is in its place, of the newest epoch
-        self._loader = weakref.ref(loader)
-        super().__init__(name)
-
-    @property
-    def loader(self) -> Any:
-        """The DataLoader of the newest epoch; None if it is gone."""
-        return self._loader()
-
-    def follow(self, loader: Any) -> None:
-        """The next epoch is one of this DataLoader."""
-        self._loader = weakref.ref(loader)
-        if self.takeover is not None:
-            self.takeover.renew()
-
-    def begin(self, skipped: int = 0) -> Epoch:
-        """Begin and return an epoch, after that many batches of it where it goes on from a state."""
-        batches, planned = _lengths(self.loader)
-        if skipped:
-            samples = loader_kinds.samples_of(self.loader, skipped)
-            planned = None if planned is None or samples is None else max(0, planned - samples)
-            batches = None if batches is None else max(0, batches - skipped)
-        self._length = batches
-        return self.log.begin(planned)
-
-    @property
-    def under_way(self) -> bool:
-        """Whether its newest iteration has not come to its end."""
-        if self.iterator is None or self.iterator() is None:
-            return False
-        counts = self.log.counts() if self.takeover is None else self.takeover.epochs()
-        return bool(counts) and not counts[-1]["finished"]
-
-    @property
-    def worker_pids(self) -> list[int]:
-        """The process numbers of the workers of torch's own iterator."""
-        iterator = None if self.iterator is None else self.iterator()
-        return [worker.pid for worker in getattr(iterator, "_workers", ()) if worker.pid is not None]
-
-
-def _lengths(loader: Any) -> tuple[int | None, int | None]:
-    """Return the batches and the samples of an epoch; None: not known. What the loop then gets does not change by it.
-
-    A user's sampler may draw its batches to count them. An iterable-style DataLoader that was asked for its length
-    warns where more comes.
-    """
-    if loader is None:
-        return None, None
-    if loader_kinds.of_fastai(loader) is not None:
-        return loader_kinds.lengths(loader)
-    batches = loader.batch_sampler
-    torchs_own = all(type(one).__module__.startswith(_SAMPLERS) for one in (loader.sampler, batches) if one is not None)
-    restore = [] if torchs_own else _states()
-    asked = vars(loader).get(_ASKED, None)
-    try:
-        return loader_kinds.lengths(loader)
-    finally:
-        for put, state in restore:
-            put(state)
-        if _ASKED in vars(loader):
-            vars(loader)[_ASKED] = asked
-
-
-def _states() -> list[tuple[Callable[[Any], object], Any]]:
-    """Return the states of the process's default generators, each after the function that restores it."""
-    torch, numpy = sys.modules["torch"], sys.modules.get("numpy.random")
-    states = [(torch.set_rng_state, torch.get_rng_state()), (random.setstate, random.getstate())]
-    if numpy is not None:
-        states.append((numpy.set_state, numpy.get_state()))
-    return states
 
 
 class AttachedSteps(IterationSteps):
@@ -586,14 +451,14 @@ def _begin(loader: Any, frame: FrameType) -> _Begun | None:
     first, _first = _first, None
     if first is not None:
         first()
-    site = _site(frame)
+    site = loop_site(frame)
     if site.is_trial:
         return None
     at, place = site.frame, None
     if at is not None:
         place = _Place(at.f_code.co_filename, at.f_lineno, site.role, id(loader.dataset))
     held = weakref.ref(loader) if loader.persistent_workers else loader
-    return _Begun(held, place, site.role or _name(loader, at))
+    return _Begun(held, place, site.role or loader_name(loader, at))
 
 
 def _replacement(loaders: _Loaders, loader: Any, begun: _Begun) -> Callable[[], Any] | None:
@@ -632,69 +497,6 @@ def _started(iterator: Any, begun: _Begun) -> AttachedSteps | None:
         return None
     iterator.__dict__[ATTACHED] = steps
     return steps
-
-
-class _Site(NamedTuple):
-    """Where an iteration begins."""
-
-    frame: FrameType | None  # the innermost that is of no library; None where all are
-    role: str | None  # of the loader in the framework that iterates it
-    is_trial: bool  # whether it is a framework's trial before the training
-
-
-_ROLES = {
-    "fit_loop.py": "train_dataloader",
-    "training_epoch_loop.py": "train_dataloader",
-    "evaluation_loop.py": "val_dataloader",
-    "prediction_loop.py": "predict_dataloader",
-    "_inner_training_loop": "train_dataloader",
-    "_run_epoch": "train_dataloader",
-    "evaluation_loop": "eval_dataloader",
-    "_do_epoch_train": "dls.train",
-    "_do_epoch_validate": "dls.valid",
-    "_do_train": "train_loader",
-    "validator.py": "val_loader",
-}
-"""Names of loaders by the function or the file of a framework's that iterates them.
-
-Lightning's, Transformers', fastai's and Ultralytics' are here.
-"""
-_TRIALS = frozenset({"_run_sanity_check", "one_batch"})
-"""Functions: Lightning's, over the first batches of the validation; fastai's, for a look at a batch."""
-
-
-def _site(frame: FrameType | None) -> _Site:
-    """Return where an iteration begins that was asked for by this frame."""
-    role, is_trial, own = None, False, None
-    for _ in range(_FRAMES):
-        if frame is None:
-            break
-        code = frame.f_code
-        if not code.co_filename.startswith((*_LIBRARIES, "<frozen")) and not _PACKAGES.search(code.co_filename):
-            if code.co_name != "__iter__":  # of a class around the loader: the loop over it is meant
-                return _Site(frame, role, is_trial)
-            own = own or frame
-        role = role or _ROLES.get(code.co_name) or _ROLES.get(code.co_filename.rpartition("/")[2])
-        is_trial = is_trial or code.co_name in _TRIALS
-        frame = frame.f_back
-    return _Site(own, role, is_trial)
-
-
-def _name(loader: Any, site: FrameType | None) -> str:
-    """Return a name for people: the variable's where the loop's own line tells it, else the data set's class.
-
-    The frame's local variables are not read: Python would keep them all alive until the function returns.
-    """
-    if site is not None:
-        line = linecache.getline(site.f_code.co_filename, site.f_lineno, site.f_globals)
-        names: list[str] = list(dict.fromkeys(_NAMES.findall(line)))
-        for name in names:
-            if site.f_globals.get(name) is loader:
-                return name
-        likely = [name for name in names if _LOADER_NAME.search(name) and name != "DataLoader"]
-        if len(likely) == 1:
-            return likely[0]
-    return str(type((loader_kinds.of_fastai(loader) or loader).dataset).__name__)
 
 
 @in_forked_children

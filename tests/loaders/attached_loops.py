@@ -9,7 +9,7 @@ from typing import Any
 
 from kernel_monitor.loaders import live, takeover
 from kernel_monitor.steps import attached
-from kernel_monitor.steps.attached import AttachedLoader
+from kernel_monitor.steps.attached_loader import AttachedLoader
 
 from .conftest import settle
 

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from ...steps.attached import OWN
+from ...steps.attached_loader import OWN
 from ..data.fingerprint import fingerprint
 from ..data.keyed_dataset import GREETING, Fetched, KeyedCollate, KeyedDataset, KeyedInit
 from ..data.worker_settings import InheritingInit

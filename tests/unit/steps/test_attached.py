@@ -22,6 +22,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from kernel_monitor import watch_loader
 from kernel_monitor.runtime import Monitor
 from kernel_monitor.steps import attached
+from kernel_monitor.steps.attached_loader import AttachedLoader
 from kernel_monitor.steps.watched_loader import live
 
 ITER, NEXT = DataLoader.__iter__, _BaseDataLoaderIter.__next__
@@ -49,7 +50,7 @@ def numbers(samples: int = 8, **options: Any) -> DataLoader[Any]:
     return DataLoader(TensorDataset(torch.arange(samples)), **{"batch_size": 2, **options})
 
 
-def entry(loader: Any) -> attached.AttachedLoader:
+def entry(loader: Any) -> AttachedLoader:
     found = attached.attached(loader)
     assert found is not None
     return found
@@ -105,7 +106,7 @@ def test_loaders_made_anew_for_each_epoch_are_one() -> None:
     for _ in range(3):
         for _batch in DataLoader(data, 2):
             pass
-    (found,) = [one for one in live() if isinstance(one, attached.AttachedLoader) and one.name == "data"]
+    (found,) = [one for one in live() if isinstance(one, AttachedLoader) and one.name == "data"]
     assert [one["epoch"] for one in found.epochs()] == [0, 1, 2]
     assert [one["batches"] for one in found.epochs()] == [2, 2, 2]
 
@@ -167,7 +168,7 @@ def test_nothing_is_kept_alive(options: dict[str, Any]) -> None:
 def test_a_loader_lives_as_long_as_the_loop_over_it_and_not_longer() -> None:
     batches = iter(DataLoader(TensorDataset(torch.arange(4))))
     next(batches)
-    (source,) = [one for one in live() if isinstance(one, attached.AttachedLoader)]
+    (source,) = [one for one in live() if isinstance(one, AttachedLoader)]
     assert source.loader is not None
     list(batches)
     assert source.loader is None
