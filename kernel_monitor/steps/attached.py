@@ -201,10 +201,11 @@ class _Loaders:
         """
         if place is None:
             return None
-        whole = getattr(loader.batch_sampler, "__dict__", {}).get("batch_sampler")
+        of = getattr(loader, "batch_sampler", None)  # fastai gives torch's iterators something that has none
+        whole = getattr(of, "__dict__", {}).get("batch_sampler")
         for data, one in self._by_place.get(place, []):
             other = one.loader
-            same = other is None or (whole is not None and other.batch_sampler is whole)
+            same = other is None or (whole is not None and getattr(other, "batch_sampler", None) is whole)
             if data() is loader.dataset and (same or (place.role is not None and not one.under_way)):
                 return one
         return None
