@@ -148,7 +148,7 @@ def check(session: Session) -> None:
     wrong += [said for said, pair in session.found(SAMPLES) if pair[0] != pair[1] or pair[0] not in whole]
     assert wrong == [], "\n".join([*wrong, *(f"{one['key']}: {one['rate']} images/s, {one}" for one in segments)])
     # The loop's own counts.
-    (train,) = (state for state in states if state["name"] == "train")
+    (train,) = (state for state in states if state["name"] in ("train", "train_loader"))
     assert (train["epoch"] + 1, train["batch"], train["samples"]) == session.counted
     done = [epoch for epoch in session.facts["analysis"]["epochs"] if epoch["name"] == "train"]
     assert len(done) == session.counted[0]

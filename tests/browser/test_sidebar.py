@@ -40,7 +40,7 @@ def test_start_in_a_notebook_that_never_loaded_the_extension(lab: Lab) -> None:
     sidebar = lab.open_sidebar()
     _start(sidebar)
     _flows(lab)
-    expect(sidebar.get_by_text("from kernel_monitor import switchable")).to_be_visible()
+    expect(sidebar.get_by_text("from kernel_monitor import watch_loader")).to_be_visible()
 
 
 def test_start_in_the_middle_of_a_running_cell(lab: Lab) -> None:

@@ -159,7 +159,10 @@ class EpochIterator:
         self._lead = time.monotonic() - started
 
     def __next__(self) -> Any:
-        process_end.stay()
+        try:
+            process_end.stay()
+        except Exception:  # here nothing has been asked for yet
+            log.exception("a fault in kernel_monitor; the training goes on")
         asked = time.monotonic()
         with self._loader.turn:
             try:

@@ -131,7 +131,7 @@ class Tracer:
         place = caller.f_code.co_filename
         if not place.startswith(PACKAGE) or caller.f_code.co_qualname == "SwitchableLoader.__iter__":
             return  # the loop itself: there is nothing of ours yet that could catch it
-        if caller.f_code.co_qualname in ("attach", "detach"):
+        if caller.f_code.co_qualname in ("attach", "detach", "_replace", "_put_back"):
             return  # by the monitor, not by the loop
         if code.co_qualname in IN_TORCHS_PLACE:
             return  # the same: called by what stands in for torch's `__iter__` and `__next__`
