@@ -150,7 +150,7 @@ def check(session: Session) -> None:
     # The loop's own counts.
     (train,) = (state for state in states if state["name"] in ("train", "train_loader"))
     assert (train["epoch"] + 1, train["batch"], train["samples"]) == session.counted
-    done = [epoch for epoch in session.facts["analysis"]["epochs"] if epoch["name"] == "train"]
+    done = [epoch for epoch in session.facts["analysis"]["epochs"] if epoch["name"] == train["name"]]
     assert len(done) == session.counted[0]
     assert {(epoch["batches"], epoch["samples"]) for epoch in done} == {session.counted[1:]}
 
@@ -237,8 +237,8 @@ def test_the_quickstart_ends_on_what_its_switch_brought(new_lab: Lab, browser: B
     session = Session(places, json.loads(printed(new_lab, len(cells) - 1).split("FACTS", 1)[1]), counted)
     check(session)
     headline(session)
-    assert session.facts["analysis"]["headline"]["after"].startswith("train/")
-    assert "train: dali-cpu took over from torchvision" in session.places["last cell"][0]
+    assert session.facts["analysis"]["headline"]["after"].startswith("train_loader/")
+    assert "train_loader: dali-cpu took over from torchvision" in session.places["last cell"][0]
     assert new_lab.errors == []
 
 
