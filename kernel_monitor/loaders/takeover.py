@@ -266,7 +266,7 @@ class Takeover:
             waits = made.preparation.deferred is not None  # for the iteration, which prepares it first
             # Torch would draw a seed for the workers that it makes, for which plain torch has drawn one long ago.
             late = plain.persistent_workers and not kept and made.newest is not None
-            forks = _forks_beside_dali(made)
+            forks = not kept and _forks_beside_dali(made)
             if made.switch_state.active == TORCHVISION and not (self._set or waits or late or forks):
                 of_engine = max((record.number for record in self._past), default=-1)
                 self._log.next_number = max(self._log.next_number, of_engine + 1)
