@@ -309,11 +309,6 @@ def exceptions_of_the_data_set_after_a_click(files: list[Path], click: Click) ->
     return going_on(DataLoader(Broken(files), 1), click, 1)
 
 
-@script
-def exceptions_in_workers_around_a_click(files: list[Path], click: Click) -> list[Any]:
-    return [going_on(DataLoader(Broken(files), 1, num_workers=1), click, at) for at in (0, 2, 6)]
-
-
 class Ending(Sampler[int]):
     def __init__(self) -> None:
         self.epoch = 0
