@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..protocol.states import EpochCounts
 
 OWN = "_kernel_monitor_own"
-"""The attribute of a DataLoader that this package made for itself: it is not attached to."""
+"""The attribute of what this package made for itself: a DataLoader, which is not attached to; a hook on all modules."""
 _SAMPLERS = "torch.utils.data."  # the module of torch's own samplers begins so
 _ASKED = "_IterableDataset_len_called"  # of an iterable-style DataLoader: the length that it has told
 

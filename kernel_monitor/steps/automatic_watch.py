@@ -23,6 +23,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from ..os_process import in_forked_children
 from . import boundary, model_watch, phase_times
+from .attached_loader import OWN
 from .phase_times import OPTIMIZER, thread_phases
 
 log = logging.getLogger(__name__)
@@ -75,6 +76,8 @@ class _Search:
             self.end()
             self._found = []
             _log_fault(error)
+
+    setattr(_called, OWN, True)
 
     def _look(self, module: torch.nn.Module) -> None:
         self._calls += 1

@@ -11,8 +11,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.modules import module as module_hooks
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 from torch.utils.data.dataloader import _BaseDataLoaderIter
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import v2
 
 from kernel_monitor.errors import BackendUnavailable, MonitorError
 from kernel_monitor.loaders import takeover
@@ -138,6 +141,20 @@ def test_a_click_back_before_it_took_place_leaves_torch_s_iterator(files: list[P
     assert engines.state()["status"] == UNTOUCHED
     assert epoch(loader) == list(range(SAMPLES))
     assert not engines.taken_over
+
+
+def test_the_search_for_the_model_that_is_trained_refuses_no_engine(files: list[Path]) -> None:
+    """It hooks all modules from the first step of an optimizer to the next one; transforms are modules, too."""
+    resized = v2.Compose([v2.Resize((24, 24)), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
+    loader = DataLoader(ImageFolder(str(files[0].parents[1]), resized), 2, num_workers=1)
+    optimizer = torch.optim.SGD([torch.zeros(3, requires_grad=True), torch.zeros(3, requires_grad=True)], 0.1)
+    batches = iter(loader)
+    next(batches)
+    optimizer.step()
+    next(batches)
+    assert module_hooks._global_forward_pre_hooks
+    engine = engines_of(loader).backends["dali-cpu"]
+    assert engine.available, engine.reason
 
 
 class Numbers(IterableDataset[int]):

@@ -17,6 +17,7 @@ from torch.nn.modules import module as torch_module
 from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode, v2
 
+from ...steps.attached_loader import OWN
 from ..attributes import attributes
 from .operation import Cursor, Erase, Gate, Injection, Seeded, Step
 from .program import Program
@@ -101,7 +102,8 @@ def plain(transform: Any) -> bool:
     own = vars(transform)
     overridden = not all(map(is_, _calls(type(transform)), _calls(nn.Module)))
     hooked = any(map(own.get, _HOOKS))
-    everywhere = any(_global_hooks(torch_module))  # the same test as in nn.Module
+    # The same test as in nn.Module, but for the hook with which this package looks for the model of a loop.
+    everywhere = any(not hasattr(hook, OWN) for hooks in _global_hooks(torch_module) for hook in list(hooks.values()))
     compiled = own.get("_compiled_call_impl") is not None
     return not (overridden or hooked or everywhere or compiled or "forward" in own or "_call_impl" in own)
 
