@@ -266,8 +266,7 @@ class Takeover:
             waits = made.preparation.deferred is not None  # for the iteration, which prepares it first
             # Torch would draw a seed for the workers that it makes, for which plain torch has drawn one long ago.
             late = plain.persistent_workers and not kept and made.newest is not None
-            forks = not kept and _forks_beside_dali(made)
-            if made.switch_state.active == TORCHVISION and not (self._set or waits or late or forks):
+            if made.switch_state.active == TORCHVISION and not (self._set or waits or late):
                 of_engine = max((record.number for record in self._past), default=-1)
                 self._log.next_number = max(self._log.next_number, of_engine + 1)
                 made.switch_state.delivered(TORCHVISION, of_engine + 1, 0)  # as torch's own iterator will
@@ -447,11 +446,6 @@ def _settings(plain: Any) -> dict[str, Any]:
     if kept is not None:
         found |= {name: value for name in _OF_WORKERS if (value := getattr(kept, f"_{name}", None)) is not None}
     return found
-
-
-def _forks_beside_dali(made: SwitchableLoader) -> bool:
-    """Return whether torch would fork workers from a process in which DALI has threads."""
-    return worker_start.dali_runs() and made.num_workers > 0 and worker_start.forks(made._wrapped)
 
 
 def _expected(plain: Any, of_torch: bool) -> dict[str, Backend]:

@@ -6,6 +6,7 @@ original ones. Loaders and iterators keep their classes, and batches, random num
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import logging
@@ -14,6 +15,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -366,6 +368,8 @@ def _made_iter(original: Callable[[Any], Any], module: dict[str, Any], mark: obj
 
 
 _making = threading.local()  # `loader`: the one whose `__iter__`, torch's own, this thread is in
+starting_workers: Callable[[Any], AbstractContextManager[None]] | None = None
+"""Set by the engines, which start threads: what is entered while torch starts workers for a DataLoader."""
 
 
 def _made_init(original: Callable[..., Any], module: dict[str, Any], mark: object) -> Callable[..., Any]:
@@ -373,7 +377,13 @@ def _made_init(original: Callable[..., Any], module: dict[str, Any], mark: objec
 
     @functools.wraps(original)
     def __init__(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        original(self, loader, *args, **kwargs)
+        with contextlib.ExitStack() as around:
+            try:
+                if starting_workers is not None and loader.num_workers and OWN not in vars(loader):
+                    around.enter_context(starting_workers(loader))
+            except Exception:
+                log.exception("a fault in kernel_monitor: workers are started as torch starts them")
+            original(self, loader, *args, **kwargs)
         if _loaders is None or module.get(_WORKING) is not mark or getattr(_making, "loader", None) is loader:
             return
         try:

@@ -475,8 +475,6 @@ def played(script: Script, files: list[Path], click: Click) -> tuple[list[Any], 
 @violent
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_loop_gets_what_plain_torch_gives(name: str, files: list[Path], caplog: pytest.LogCaptureFixture) -> None:
-    if name == "exceptions_in_workers_around_a_click":
-        pytest.skip("open fault: torch forks the workers of the second loader beside DALI's threads, and one may hang")
     expected = played(SCRIPTS[name], files, no_click)
     with attaching(polled=True):
         assert played(SCRIPTS[name], files, no_click) == expected

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -35,15 +34,3 @@ class Inherited:
         torchvision.set_image_backend(self.image_backend)
         ImageFile.LOAD_TRUNCATED_IMAGES = self.truncated
         Image.MAX_IMAGE_PIXELS = self.pixels
-
-
-class InheritingInit:
-    """A worker's init function that first restores these settings."""
-
-    def __init__(self, init: Callable[[int], None]) -> None:
-        self._init = init
-        self._inherited = Inherited.now()
-
-    def __call__(self, worker: int) -> None:
-        self._inherited.restore()
-        self._init(worker)

@@ -60,7 +60,8 @@ class DaliEngine:
         with process_end.using() as may:
             if not may:
                 raise EngineFailed(_ENDS)
-            self._pipeline = self._build()
+            with worker_start.building:
+                self._pipeline = self._build()
         self.broken = False
 
     def start(self, pull: Pull) -> None:

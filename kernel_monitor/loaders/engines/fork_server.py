@@ -31,6 +31,7 @@ from typing import Any, ClassVar
 
 from ...errors import MonitorError
 from ...os_process import FORK_SERVER
+from ..data.worker_settings import Inherited
 
 _MOST_FDS = 64  # descriptors that one worker is given; a DataLoader's need about ten
 PATIENCE_S = 30.0  # in which the server has forked a worker; else the loop goes on without
@@ -197,7 +198,9 @@ def _tracker() -> int:
     return int(fd)
 
 
-class _Process(context.ForkServerProcess):
+class WorkerProcess(context.ForkServerProcess):
+    """A process that is forked from the fork server."""
+
     @staticmethod
     def _Popen(process_obj: Any) -> Any:  # noqa: N802 - multiprocessing's name
         return _Popen(process_obj)
@@ -206,7 +209,7 @@ class _Process(context.ForkServerProcess):
 class WorkerContext(context.ForkServerContext):
     """A multiprocessing context whose processes are forked from the fork server."""
 
-    Process = _Process
+    Process = WorkerProcess
 
 
 def _surroundings(process_obj: Any) -> dict[str, Any]:
@@ -218,6 +221,7 @@ def _surroundings(process_obj: Any) -> dict[str, Any]:
         "folder": os.getcwd(),  # noqa: PTH109 - a string
         "collects": gc.isenabled(),
         "filters": [entry for entry in warnings.filters if entry[2].__module__ != "__main__"],
+        "settings": Inherited.now(),
     }
 
 
@@ -320,6 +324,7 @@ def _work(data: int, tracker: int, fds: list[int], handlers: dict[int, Any]) -> 
                 os.chdir(around["folder"])
                 warnings.resetwarnings()
                 warnings.filters[:] = around["filters"]  # type: ignore[index]
+                around["settings"].restore()
                 made = reduction.pickle.load(file)  # type: ignore[attr-defined]
             finally:
                 del current._inheriting

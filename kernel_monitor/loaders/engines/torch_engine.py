@@ -18,7 +18,6 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from ...steps.attached_loader import OWN
 from ..data.fingerprint import fingerprint
 from ..data.keyed_dataset import GREETING, Fetched, KeyedCollate, KeyedDataset, KeyedInit
-from ..data.worker_settings import InheritingInit
 from ..plan import Slot, mark_plain
 from . import worker_start
 from .engine import Delivery, EngineFailed, Pull, WhenAsked
@@ -241,10 +240,10 @@ class WorkersEngine:
         collate: Any = KeyedCollate(wrapped.collate_fn, seeded=keyed.source.seeded)
         init: Any = KeyedInit(wrapped.worker_init_fn)
         if worker_start.forks(wrapped) and not self.forks:
-            way = worker_start.way(self._keyed, wrapped)
+            way = worker_start.way(keyed, wrapped)
             if way.obstacle is not None:
                 raise NoWorkers(way.obstacle)
-            context, init = WorkerContext(), InheritingInit(init)
+            context = WorkerContext()
             if way.by_value:
                 from . import worker_pickle  # cloudpickle may be missing
 

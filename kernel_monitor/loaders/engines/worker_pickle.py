@@ -270,14 +270,16 @@ class Part:
 class _Returning:
     """A collate function in a worker whose result comes back with the classes that it was sent for."""
 
-    def __init__(self, collate: Callable[[Fetched], Fetched]) -> None:
+    def __init__(self, collate: Callable[[Any], Any]) -> None:
         self._collate = collate
 
-    def __call__(self, fetched: Fetched) -> _Returned:
+    def __call__(self, fetched: Any) -> _Returned:
         computed = self._collate(fetched)
         try:
             return _Returned(computed)
-        except Exception:  # noqa: BLE001 - raised in the user's loop; torch's queue would print it, and the loop wait
+        except Exception:  # raised in the user's loop; torch's queue would print it, and the loop wait
+            if not isinstance(computed, Fetched):
+                raise
             failure = ExceptionWrapper(where="while a worker's batch was sent back")
             return _Returned(computed._replace(content=None, failure=failure))
 
@@ -285,9 +287,9 @@ class _Returning:
 class _Returned:
     """A worker's result; unpickled, it is the result itself."""
 
-    def __init__(self, fetched: Fetched) -> None:
+    def __init__(self, result: Any) -> None:
         file = io.BytesIO()
-        _ReturnPickler(file).dump(fetched)
+        _ReturnPickler(file).dump(result)
         self._data = file.getvalue()
 
     def __reduce__(self) -> Any:
@@ -304,6 +306,11 @@ def parts(keyed: Any, collate: Callable[[Fetched], Fetched], init: Callable[[int
     """The three things that a DataLoader sends to its workers, in a form in which they can be sent by value."""
     sent = WorkerPayload(keyed, _Returning(collate), init)
     return Part(sent, 0), Part(sent, 1), Part(sent, 2)
+
+
+def arguments(given: tuple[Any, ...], collate: Any) -> Part:
+    """The arguments that torch gives to a worker process, among them the collate function, to be sent by value."""
+    return Part(WorkerPayload(tuple(_Returning(one) if one is collate else one for one in given)), 0)
 
 
 def _received(key: str, data: bytes) -> Any:
