@@ -177,9 +177,10 @@ gpu-kit: setup
 	$(SAY) 'kit for a machine with a GPU and Python $(KIT_PYTHON): dist/gpu-kit'
 	@$(PY) -m benchmarks.gpu_kit --python $(KIT_PYTHON)
 
-# All of them, so that one run tells everything that is wrong.
+# All of them, so that one run tells everything that is wrong; two at a time, as each keeps one core busy.
 check: setup
-	@$(MAKE) --no-print-directory --keep-going check-ruff check-mypy check-layers check-eslint check-tsc
+	@$(MAKE) --no-print-directory --keep-going --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) \
+	  check-mypy check-eslint check-layers check-tsc check-ruff
 
 .PHONY: check-ruff check-mypy check-layers check-eslint check-tsc
 check-ruff:

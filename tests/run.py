@@ -51,18 +51,22 @@ ALONE = "alone"
 LONGEST_FIRST = (
     "browser",
     "loaders",
-    "scripts",
     "unit",
-    "kernel",
-    "frameworks",
-    "ranks",
     "remote",
+    "scripts",
+    "kernel",
+    "ranks",
+    "frameworks",
+    "notebooks",
     "sweep",
     "packaging",
-    "notebooks",
     "record",
 )
-"""So that no lane is left with a long folder when the others have finished."""
+"""So that no lane is left with a long folder when the others have finished.
+
+Those that wait for other processes (remote, notebooks) begin earlier than those of their length that compute, which
+fill the cores to the end.
+"""
 LANES = int(os.environ.get("TEST_LANES", "4"))
 PRINTING = threading.Lock()
 AGAIN = ("unit", "record", "ranks", "remote", "sweep", "kernel", "notebooks", "browser")

@@ -16,6 +16,7 @@ from tests.run import Result, run_again, summary
 
 CONFTEST = Path(__file__).parents[1] / "conftest.py"
 PASSES = "def test_passes(): pass\n"
+NO_PLUGINS = "PYTEST_DISABLE_PLUGIN_AUTOLOAD"  # Playwright's and others' have no part in it
 HIDERS = {
     "skip": "import pytest\ndef test_it(): pytest.skip('no')\n",
     "skipif": "import pytest\n@pytest.mark.skipif(True, reason='no')\ndef test_it(): pass\n",
@@ -35,7 +36,7 @@ def run(folder: Path, **files: str) -> tuple[int, dict[str, object]]:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--verdict", "counts.json", "."],
         cwd=folder,
-        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # Playwright's and others' have no part in it
+        env={**os.environ, NO_PLUGINS: "1"},
         capture_output=True,
         text=True,
     )
@@ -75,6 +76,7 @@ def test_what_fails_beside_others_is_run_again_and_named(tmp_path: Path, monkeyp
     shutil.copy(CONFTEST, tmp_path)
     (tmp_path / "test_some.py").write_text(PASSES + "def test_fails(): assert 0\n", encoding="utf-8")
     monkeypatch.setattr(test_run, "ROOT", tmp_path)
+    monkeypatch.setenv(NO_PLUGINS, "1")
     result = Result("browser", passed=7, failed=["test_some.py::test_fails", "test_some.py::test_passes"])
     run_again(result, tmp_path)
     assert (result.passed, result.failed, result.again) == (
@@ -103,6 +105,7 @@ def test_what_is_not_run_again_stays_a_failure(
     shutil.copy(CONFTEST, tmp_path)
     (tmp_path / "test_some.py").write_text(PASSES, encoding="utf-8")
     monkeypatch.setattr(test_run, "ROOT", tmp_path)
+    monkeypatch.setenv(NO_PLUGINS, "1")
     result = Result("browser", passed=7, failed=list(failed))
     run_again(result, tmp_path)
     assert (result.passed, result.failed, result.again) == (7, failed, [])

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from kernel_monitor.demo import demo_data
 from kernel_monitor.plugins import PLUGINS
 
 ROOT = Path(__file__).parents[2]
@@ -116,11 +117,18 @@ MAGICS = {
 INSTALLED = [name for name in PLUGINS if (ROOT / "kernel_monitor" / name).is_dir()]
 
 
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo set of the quickstart, made once."""
+    return demo_data(tmp_path_factory.mktemp("photos") / "demo", images=96, classes=3, progress=False)
+
+
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A folder with a copy of the package."""
-    copied = shutil.ignore_patterns("__pycache__", "labextension")
-    shutil.copytree(ROOT / "kernel_monitor", tmp_path / "kernel_monitor", ignore=copied)
+def folder(tmp_path: Path, photos: Path) -> Path:
+    """A folder with a copy of the package and the demo set."""
+    # With what is compiled: where PYTHONDONTWRITEBYTECODE is set each process would compile it again.
+    shutil.copytree(ROOT / "kernel_monitor", tmp_path / "kernel_monitor", ignore=shutil.ignore_patterns("labextension"))
+    shutil.copytree(photos, tmp_path / photos.name)
     return tmp_path
 
 
