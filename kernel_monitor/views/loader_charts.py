@@ -25,7 +25,7 @@ _PHASE_STROKES = {"copy": "dotted", "forward": "solid", "backward": "dashed", "o
 def images(schema: Schema, page: Page) -> list[UIElement]:
     """Draw the images per second that each loader delivers; nothing without a loader.
 
-    With several loaders, the key to all their colours and strokes stands here, once for both charts.
+    With several loaders, the key to their colours stands here, once for this chart and the next one.
     """
     if not schema.loaders:
         return []
@@ -35,9 +35,7 @@ def images(schema: Schema, page: Page) -> list[UIElement]:
     ]
     parts: list[UIElement] = [heading("images", f"Images/s, mean of {SECONDS:g} s")]
     if len(schema.loaders) > 1:
-        entries = [(loader.name, curve_color(k), "solid") for k, loader in enumerate(schema.loaders)]
-        strokes = [("waiting for data", NEUTRAL, "solid"), ("whole step", NEUTRAL, "dotted")]
-        parts.append(key("legend", [*entries, *strokes]))
+        parts.append(key("legend", [(one.name, curve_color(k), "solid") for k, one in enumerate(schema.loaders)]))
     return [*parts, curves(page, "images", lines, means=True)]
 
 
@@ -48,7 +46,9 @@ def wait(schema: Schema, page: Page) -> list[UIElement]:
         series, color = f"loader/{loader.id}", curve_color(k)
         lines.append(Curve(f"{series}/wait", _label(schema, k, "waiting for data"), "ms", color))
         lines.append(Curve(f"{series}/step", _label(schema, k, "whole step"), "ms", color, "dotted"))
-    entries = None if len(schema.loaders) == 1 else ()
+    # Of several loaders the strokes are explained here, and the colours above.
+    strokes = [("waiting for data", NEUTRAL, "solid"), ("whole step", NEUTRAL, "dotted")]
+    entries = strokes if len(schema.loaders) > 1 else None
     return chart(page, "wait", "Time per training step, ms", lines, entries=entries, means=True)
 
 

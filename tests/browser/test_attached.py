@@ -60,7 +60,7 @@ def test_one_click_switches_a_training_without_a_line_of_ours(
         expect(dali).not_to_have_attribute("aria-disabled", "true")
         # Said before the click: what it changes.
         described = dali.get_attribute("aria-describedby") or ""
-        expect(lab.page.locator(f"#{described.split()[0]}")).to_contain_text("From the click on kernel_monitor seeds")
+        expect(lab.page.locator(f"#{described.split()[0]}")).to_contain_text("From the click on, kernel_monitor seeds")
         dashboard.get_by_text(re.compile(r"epoch [2-9]")).first.wait_for()
         dali.click()
         status = dashboard.get_by_role("status").first

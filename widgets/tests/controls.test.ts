@@ -91,6 +91,23 @@ describe('what a swap does and does not bring', () => {
     expect(radio('torchvision').title).toBe('');
   });
 
+  it('says what is so of several engines once', () => {
+    mount(source => {
+      const [first] = source.loaders;
+      const backends = first!.backends.map(one =>
+        one.name === 'torchvision' ? one : { ...one, available: true, note }
+      );
+      source.loaders = [{ ...first!, backends }];
+    });
+    const lines = [...document.querySelectorAll<HTMLElement>('.km-reason')];
+    const shown = lines.filter(el => !el.hidden).map(el => el.textContent);
+    expect(shown.filter(text => text.includes(note))).toEqual([
+      `dali-cpu, dali-gpu, synthetic, ray: ${note}`
+    ]);
+    const described = radio('ray').getAttribute('aria-describedby')!;
+    expect(document.getElementById(described)!.textContent).toContain(note);
+  });
+
   it('offers the way back where the switch lost speed', async () => {
     mount(one => {
       one.strip = {
@@ -393,6 +410,13 @@ describe('the strip', () => {
     expect(el().querySelector('.km-strip-heading')?.textContent).toBe('torchvision → dali-cpu');
     const cells = [...el().querySelectorAll('tbody td')].map(cell => cell.textContent);
     expect(cells).toEqual(['CPU p95', '100', '61', '%']);
+    // The engine in use tells which switch is meant; after another one the heading is needed.
+    source.loaders = [{ ...state, backend: strip!.target }];
+    controls.update();
+    expect(el().classList.contains('km-past')).toBe(false);
+    source.loaders = [{ ...state, backend: strip!.source }];
+    controls.update();
+    expect(el().classList.contains('km-past')).toBe(true);
     source.loaders = [state, { ...state, id: 'v', name: 'val' }];
     source.strip = { ...strip!, text: 'train <b>: torchvision → dali-cpu: measuring…', rows: [] };
     controls.update();

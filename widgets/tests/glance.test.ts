@@ -50,7 +50,7 @@ describe('the line', () => {
       'CPU: 45 % busy, mean over the cores',
       'GPU: 87 % utilised, mean over the GPUs',
       'GPU memory: 12.3/80 GB used',
-      'The loop that trains: 1,204 images per second'
+      'The loop that trains: 1,204 images per second, mean of the last 2 s'
     ]);
   });
 });

@@ -124,6 +124,16 @@ describe('the verdict', () => {
     expect(shown('.km-verdict')).toBe(true);
   });
 
+  it('is of the loop that trains, which the loader beside it says', () => {
+    show({
+      verdicts: new Map([['loader-2', { ...verdict, loader: 'loader-2' }]]),
+      main: 'loader-2'
+    });
+    expect(one('.km-verdict summary').textContent).toBe(
+      'No verdict: only the loop that trains is judged here. The report judges all.'
+    );
+  });
+
   it('is announced when its kind changes, and not when its figures do', () => {
     const said = one('.km-insight > [aria-live]');
     show({ verdicts: new Map([['loader-1', { ...verdict, sentence: '63 % waits.' }]]) });

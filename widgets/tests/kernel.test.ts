@@ -136,6 +136,28 @@ describe('a stream', () => {
     expect(source.stats).toMatchObject({ expected: 0, missed: 0, outstanding: 0 });
   });
 
+  it('asks again for charts that may be of the schema before', async () => {
+    const monitor = new FakeMonitor();
+    const { answers } = monitor.kernel;
+    const asked: number[] = [];
+    answers.document = request => {
+      asked.push(monitor.version);
+      const content = { ...golden('reply-document').content, schema: monitor.version };
+      request.reply(content, [new TextEncoder().encode('{}')]);
+    };
+    const history = answers.history!;
+    answers.history = request => {
+      monitor.version = 4; // A loop's first phase is measured between the replies.
+      history(request);
+    };
+    const { source, opened } = await open(monitor);
+    expect(opened.map(schema => schema.version)).toEqual([4]);
+    const charts = source.document();
+    await soon();
+    expect((await charts).schema).toBe(4);
+    expect(asked).toEqual([3, 4]);
+  });
+
   it('refuses a frame that does not fit its schema, in words', async () => {
     const monitor = new FakeMonitor();
     const { source } = await open(monitor);

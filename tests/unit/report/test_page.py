@@ -148,6 +148,18 @@ def test_earlier_epochs_have_their_rows() -> None:
     assert "train 1 20,381 of 20,480 3 96 0 0 20,381 by torchvision train 2 6,784 of 20,480" in text
 
 
+def test_the_parity_of_a_loader_is_asked_for_by_a_call_that_it_has() -> None:
+    there = [{"name": "dali-cpu", "available": True, "reason": None, "confirm": None, "note": None}]
+    gone = [{**there[0], "available": False, "reason": "The data set is iterable-style."}]
+    for changes, shown in (
+        ({"backends": there}, "not measured: loader.parity()"),
+        ({"backends": there, "attached": True}, "not measured: switchable(loader).parity()"),
+        ({"backends": gone, "attached": True}, None),
+    ):
+        text = Page(render(replace(session(), loaders=[state(**changes)]))).text
+        assert (shown in text) if shown else ("not measured: " not in text), changes
+
+
 def replayed(*, end: bool) -> Snapshot:
     """A session that goes on with replayed batches at 22 s, until 30 s or the last delivery."""
     snapshot = session(idle=5.0)

@@ -83,7 +83,8 @@ export class InsightControl {
       return;
     }
     const verdict = analysis.verdicts.get(state.id) ?? null;
-    this.verdict.update(verdict);
+    const { main } = analysis;
+    this.verdict.update(verdict, main !== null && main !== state.id && analysis.verdicts.has(main));
     this.verdict.hidden = verdict === null && !live;
     // Which rules' words they are: a figure that changes is no news.
     const warned = (verdict?.warnings ?? []).map(words => words.replace(/[\d.,]+/g, '')).join('\n');

@@ -39,9 +39,11 @@ export class StripView {
 
   /**
    * @param loader - the loader's name where there are several, else empty
+   * @param backend - the engine in use: where it is not the one of the strip, the strip is of the past
    * @param live - whether switching back is possible
    */
-  update(strip: Strip | null, loader: string, live: boolean): void {
+  update(strip: Strip | null, loader: string, backend: string, live: boolean): void {
+    this.el.classList.toggle('km-past', strip !== null && strip.target !== backend);
     const back = live ? (strip?.back ?? '') : '';
     this.back.hidden = back === '';
     setText(this.back, back === '' ? '' : `Back to ${back}`);

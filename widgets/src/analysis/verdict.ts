@@ -47,6 +47,7 @@ export class VerdictView {
   private readonly gains = new GainList();
   private readonly missing = element('p', 'km-basis');
   private shown: Verdict | null | undefined;
+  private isBeside = false;
 
   constructor() {
     const svg = document.createElementNS(SVG, 'svg');
@@ -67,17 +68,21 @@ export class VerdictView {
     this.fold();
   }
 
-  /** @param verdict - null: none yet */
-  update(verdict: Verdict | null): void {
-    if (verdict === this.shown) {
+  /**
+   * @param verdict - null: none yet
+   * @param isBeside - another loader has one: that of the loop that trains
+   */
+  update(verdict: Verdict | null, isBeside = false): void {
+    if (verdict === this.shown && isBeside === this.isBeside) {
       return;
     }
     this.shown = verdict;
+    this.isBeside = isBeside;
     const kind = verdict?.kind ?? 'undetermined';
     setAttribute(this.el, 'data-kind', kind);
     setAttribute(this.body, 'data-kind', kind);
     setAttribute(this.mark, 'd', kind in MARKS ? MARKS[kind] : MARKS.undetermined);
-    const [head, rest] = verdictWords(verdict);
+    const [head, rest] = verdictWords(verdict, isBeside);
     setText(this.kind, head);
     const [words, counts] = countsApart(rest);
     setText(this.sentence, words);
@@ -113,7 +118,10 @@ function warningLine(words: string): HTMLElement {
 }
 
 /** `Input-bound: ` and `62 % of each step waits for data (1,204 steps)` */
-export function verdictWords(verdict: Verdict | null): [string, string] {
+export function verdictWords(verdict: Verdict | null, isBeside = false): [string, string] {
+  if (verdict === null && isBeside) {
+    return ['No verdict', ': only the loop that trains is judged here. The report judges all.'];
+  }
   if (verdict === null) {
     return ['No verdict yet', ': it takes some steps of the loop.'];
   }

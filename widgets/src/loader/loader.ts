@@ -147,9 +147,9 @@ export class LoaderControl {
       this.question.withdraw();
     }
     for (const backend of state.backends) {
-      // Engines that are grey for one reason share a line.
+      // Engines of which the same is said share a line.
       const alike = state.backends.filter(
-        ({ available, reason }) => !available && !backend.available && reason === backend.reason
+        one => one.available === backend.available && aside(one) === aside(backend)
       );
       const names = alike.length > 1 ? alike.map(({ name }) => name) : [backend.name];
       this.show(this.radios.get(backend.name) ?? this.addRadio(backend.name), backend, names);
@@ -251,15 +251,11 @@ export class LoaderControl {
   }
 
   /** @param names - of the engines that share its line of reasons; the first one's has it */
-  private show(
-    radio: Radio,
-    { name, available, reason, confirm, note }: Backend,
-    names: readonly string[]
-  ): void {
+  private show(radio: Radio, backend: Backend, names: readonly string[]): void {
+    const { name, available, confirm } = backend;
     radio.available = available;
     radio.confirm = confirm;
-    // Why it cannot be used, or what it leaves to others.
-    const said = available ? (note ?? '') : (reason ?? 'Not available.');
+    const said = aside(backend);
     setText(radio.reason, said === '' ? '' : `${names.join(', ')}: ${said}`);
     radio.reason.hidden = said === '' || names[0] !== name;
     setAttribute(radio.el, 'aria-disabled', available ? null : 'true');
@@ -357,4 +353,9 @@ export class LoaderControl {
     event.preventDefault();
     event.stopPropagation();
   };
+}
+
+/** Why an engine cannot be used, or what it changes or leaves to others; empty where there is nothing to say. */
+function aside({ available, reason, note }: Backend): string {
+  return available ? (note ?? '') : (reason ?? 'Not available.');
 }

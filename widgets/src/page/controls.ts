@@ -164,8 +164,8 @@ export class Controls {
     this.updateLoaders(live || recorded !== null ? loaders : []);
     this.showStatus(connection, loaders);
     this.showInvitation(live && loaders.length === 0);
-    const name = loaders.find(loader => loader.id === strip?.loader)?.name;
-    this.strip.update(strip, loaders.length > 1 ? (name ?? '') : '', this.acceptsRequests);
+    const { name = '', backend = '' } = loaders.find(({ id }) => id === strip?.loader) ?? {};
+    this.strip.update(strip, loaders.length > 1 ? name : '', backend, this.acceptsRequests);
   }
 
   /** Without a loader: say what is happening, and what is measured where nothing is about to. */

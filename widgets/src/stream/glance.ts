@@ -197,7 +197,7 @@ export function glanceParts(glance: Figures): GlancePart[] {
     const text = WHOLE.format(glance.images);
     parts.push({
       text: `${text} img/s`,
-      meaning: `The loop that trains: ${text} images per second`
+      meaning: `The loop that trains: ${text} images per second, mean of the last 2 s`
     });
   }
   return parts;

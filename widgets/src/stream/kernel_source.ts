@@ -175,6 +175,10 @@ export class KernelSource extends ChannelSource implements MonitorSource {
       if (generation !== this.generation) {
         return;
       }
+      if (rows.schema.version !== schema.version) {
+        // The schema has changed between the replies: the charts asked for may be those of the old one.
+        this.requestedDocument = null;
+      }
       this.mirror.begin(session, rows.schema);
       if (sameSession) {
         this.accounts.resume(seq);
