@@ -92,7 +92,7 @@ class Loop:
         if how != "plain":
             attached.attach()
         if how == "no phases":
-            phase_times.on_loop = None
+            phase_times.on_loop_start = None
         batches = iter(DataLoader(Same(self._batch), batch_size=None))
         self._run(5, batches)  # the model is found in the second
         began = time.thread_time()
