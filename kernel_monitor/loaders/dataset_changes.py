@@ -29,7 +29,7 @@ class DatasetChanges:
         self._seen: list[Any] = []  # of the data set, between two batches
         self._held: list[Any] = []  # the values of its attributes then
 
-    def at_boundary(self) -> None:
+    def check_between_batches(self) -> None:
         """Between two batches: where torch would see a change of the data set at once, let other engines see it."""
         if self._state.active == TORCHVISION or isinstance(self._pool[TORCHVISION].engine, WorkersEngine):
             return

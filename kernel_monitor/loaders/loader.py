@@ -98,7 +98,7 @@ class LoaderView:
 
 
 class FixedLoader(SizedLoader):
-    """The loader that `switchable` returns where there is no plan to follow; otherwise as `watch_loader`'s."""
+    """The loader that `switchable` returns where there is no plan to adopt_settings; otherwise as `watch_loader`'s."""
 
     def __init__(self, loader: DataLoader[Any], name: str | None, reason: str) -> None:
         engines = [
@@ -154,6 +154,7 @@ _to_end: weakref.WeakSet[SwitchableLoader] = weakref.WeakSet()
 
 @atexit.register
 def _end_all() -> None:
+    """Release the engines of the loaders that are alive when Python ends."""
     for loader in list(_to_end):
         loader.__del__()
 
@@ -189,7 +190,7 @@ class SwitchableLoader(EpochRecords):
         self._orders = Orders(setting.wrapped, setting.keyed, seed, rewinds=attached is None)
         self.turn = threading.RLock()
         """Held by the thread that asks for a batch or begins an epoch: iterators of several threads take turns."""
-        self._log = None if attached is None else attached.log  # of the epochs of torch's own iterators
+        self._log = None if attached is None else attached.log  # the epochs of torch's own iterators
         self.id = f"loader-{next_number()}" if attached is None else attached.id
         self.meter = Meter(self.id) if attached is None else attached.meter
         self.name = self.id if name is None else name
@@ -272,22 +273,25 @@ class SwitchableLoader(EpochRecords):
                 iterator.go_on_plainly(error)
             return iterator
 
-    def go_on(self, batches: Iterator[Any], epoch: Epoch, seed: int, lead: float) -> Iterator[Any]:
-        """Go on with an epoch that torch's own iterator has begun; see `Orders.go_on`. `lead`: s waited already."""
+    def continue_epoch(self, batches: Iterator[Any], epoch: Epoch, seed: int, lead: float) -> Iterator[Any]:
+        """Return an iterator over the rest of an epoch that torch's own iterator began; see `Orders.continue_epoch`.
+
+        `lead`: how long the loop has waited for the next batch already (s).
+        """
         with self.turn:
-            cursor = self._orders.go_on(batches, epoch, seed)
+            cursor = self._orders.continue_epoch(batches, epoch, seed)
             self.add_record(cursor.record)
             iterator = EpochIterator(self, cursor, lead)
             self.switch_state.record = cursor.record
             return iterator
 
-    def begins_after(self, epoch: int, workers_kept: bool) -> None:
-        """Know of torch's own iterators: the number of the last epoch (from 0), and whether they keep their workers."""
+    def note_torch_epochs(self, epoch: int, workers_kept: bool) -> None:
+        """Note the number (from 0) of the last epoch of torch's own iterators, and whether they keep their workers."""
         self._orders.next_epoch = max(self._orders.next_epoch, epoch + 1)
         self._orders.workers_kept = workers_kept
 
-    def follow(self, settings: dict[str, Any]) -> None:
-        """Take over, between two iterations, what was assigned to the user's own DataLoader."""
+    def adopt_settings(self, settings: dict[str, Any]) -> None:
+        """Adopt, between two iterations, attributes that were assigned to the user's own DataLoader since."""
         known = vars(self._wrapped)
         changed = {name: value for name, value in settings.items() if name not in known or known[name] is not value}
         if changed:
@@ -305,7 +309,7 @@ class SwitchableLoader(EpochRecords):
         if isinstance(engine, WorkersEngine) and seeding is not None:
             engine.generator = seeding  # new workers are then seeded as torch would seed them
         self.preparation.before_epoch()
-        # Torch without workers asks the sampler, which may then draw a seed, for nothing before the first batch.
+        # Without workers torch asks the sampler, which may draw a seed then, only when the loop requests a batch.
         lazily = self._log is not None and self._wrapped.num_workers == 0
         if not lazily and (isinstance(engine, WorkersEngine) or self.switch_state.active != TORCHVISION):
             iterator.begin()
@@ -496,7 +500,7 @@ class SwitchableLoader(EpochRecords):
         return loader_state(self.id, self.name, self.switch_state, self.pool, newest)
 
     def records(self) -> list[EpochRecord]:
-        """The last epochs, oldest first, those that torch's own iterators delivered too; for any thread."""
+        """Return the last epochs, oldest first, with those that torch's own iterators delivered. For any thread."""
         own = super().records()
         if self._log is None:
             return own
@@ -506,7 +510,7 @@ class SwitchableLoader(EpochRecords):
 
     def add_record(self, record: EpochRecord) -> None:
         """Add the record of an epoch that begins."""
-        record.counted = self._log is not None  # a wrapped loader's `state_dict` tells its end from its last batch
+        record.counted = self._log is not None  # in a wrapped loader's `state_dict` end and last batch differ
         super().add_record(record)
 
     def forget_unused(self, record: EpochRecord) -> None:

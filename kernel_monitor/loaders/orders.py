@@ -59,12 +59,12 @@ class Orders:
         loader: its samplers draw the orders.
         keyed: its data set.
         seed: that of `switchable`.
-        rewinds: whether an epoch that delivered nothing puts the generators back; plain torch does not.
+        rewinds: whether the generators are restored after an epoch that delivered nothing; plain torch does not.
     """
 
     def __init__(self, loader: DataLoader[Any], keyed: KeyedDataset, seed: int | None, *, rewinds: bool = True) -> None:
         self.next_epoch = 0  # number
-        self.workers_kept = False  # torch's own iterator keeps its workers for the next epoch
+        self.workers_kept = False  # whether torch's own iterator has persistent workers already
         self._rewinds = rewinds
         self._loader = loader
         self._keyed = keyed
@@ -155,18 +155,18 @@ class Orders:
             prepared.begun(record, counts=not skipped)
         return cursor, order.seeding
 
-    def go_on(self, batches: Iterator[Any], epoch: Epoch, seed: int) -> Cursor:
-        """Go on with an epoch of which torch's own iterator has delivered the beginning.
+    def continue_epoch(self, batches: Iterator[Any], epoch: Epoch, seed: int) -> Cursor:
+        """Return a cursor over the rest of an epoch, whose beginning torch's own iterator has delivered.
 
         Args:
-            batches: what the sampler has still to give, and torch has not taken.
-            epoch: its number, and the batches and samples that were delivered.
+            batches: the batches of indices that torch has not taken from the sampler.
+            epoch: its number, and the numbers of batches and samples that were delivered.
             seed: of the augmentation of the rest.
         """
         record = EpochRecord(epoch.number, *_lengths(self._loader), length=len(self._keyed))
         whole = chain(repeat([], epoch.batches), batches)
         cursor = Cursor(whole, record, len(self._keyed), seed, lookahead(self._loader))
-        cursor.replay(epoch.batches, epoch.batches)  # its indices are not known: empty batches stand in their places
+        cursor.replay(epoch.batches, epoch.batches)  # their indices are not known: empty batches take their places
         record.answered = record.batches = epoch.batches
         record.samples = record.before = epoch.samples
         record.decoded[TORCHVISION] = epoch.samples
@@ -271,7 +271,7 @@ def _lengths(loader: DataLoader[Any]) -> tuple[int | None, int | None]:
         return None, None
     finally:
         if before is not None:
-            before.restore()  # it may draw its batches to count them
+            before.restore()  # a sampler may draw its batches to count them
     if type(sampler) is not BatchSampler:
         return batches, None
     return batches, samples - samples % sampler.batch_size if sampler.drop_last else samples

@@ -103,7 +103,7 @@ class EpochRecord:
     decoded: dict[str, int] = field(default_factory=dict)  # samples by the name of their decoder
     fallbacks: list[Fallback] = field(default_factory=list)  # the first `KEPT`
     skips: list[Skipped] = field(default_factory=list)  # the first `KEPT`
-    before: int = 0  # samples that torch's own iterator had delivered of it; their indices are not known
+    before: int = 0  # samples of it that torch's own iterator delivered; their indices are not known
     passed: int = 0  # batches drawn that do not count, because the iteration began after them
     answered: int = 0  # batches up to the last that was answered: delivered, or raised as an exception
     batches: int = 0  # batches delivered, including those in which every sample was skipped
@@ -113,7 +113,7 @@ class EpochRecord:
     lost: int = 0  # planned samples that were not delivered
     doubled: int = 0  # delivered samples that were not planned, or had been delivered
     finished: bool = False  # the epoch came to its end
-    counted: bool = False  # its last planned batch is its end: frameworks count, and do not ask for one more
+    counted: bool = False  # whether it ends with its last planned batch: frameworks request no further one
     length: int | None = None  # length of the data set
     # Whether the sampler takes one rank's share of the data set, by indices that are the same in all ranks.
     shared: bool = False

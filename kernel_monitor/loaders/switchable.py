@@ -38,7 +38,7 @@ _live: weakref.WeakValueDictionary[str, SwitchableLoader] = weakref.WeakValueDic
 _inherited: list[SwitchableLoader] = []
 
 KEPT = "_kernel_monitor_engines"
-"""The attribute of an attached DataLoader that keeps its switchable loader."""
+"""The attribute of an attached DataLoader that keeps its switchable loader alive."""
 
 
 def switchable(
@@ -132,7 +132,7 @@ def _made(
     attached: AttachedLoader | None = None,
 ) -> SwitchableLoader:
     loader = copy.copy(loader)  # only ours may get another sampler
-    for kept in ("_iterator", KEPT):  # workers and engines that the user's keeps
+    for kept in ("_iterator", KEPT):  # workers and engines that the user's DataLoader keeps
         vars(loader).pop(kept, None)
     vars(loader)[OWN] = True
     if not seeded:
@@ -148,15 +148,15 @@ def _made(
     return made
 
 
-def wrapped_by(attached: AttachedLoader, loader: DataLoader[Any]) -> SwitchableLoader:
-    """Return a switchable loader with the id and the steps of a DataLoader that user's code goes on to iterate."""
+def switchable_of_attached(attached: AttachedLoader, loader: DataLoader[Any]) -> SwitchableLoader:
+    """Return a switchable loader for an attached DataLoader, with its id, name and steps."""
     return _made(
         loader, attached.name, None, None, None, "raise", shard=False, dry_run=True, seeded=True, attached=attached
     )
 
 
 def live() -> list[SwitchableLoader]:
-    """Every wrapped loader that is still in use, oldest first."""
+    """Return every wrapped loader that is still in use, oldest first."""
     with _lock:
         return list(_live.values())
 
@@ -201,11 +201,11 @@ def _check(loader: Any) -> None:
 def why_fixed(loader: DataLoader[Any], *, attached: bool = False) -> str | None:
     """Return why a DataLoader's engine cannot be switched, a sentence; None where it can.
 
-    An `attached` one has called `DataLoader.__iter__`, in whose place an engine goes on: a class that does more in an
-    `__iter__` of its own does it with the engine's batches.
+    An `attached` loader has called `DataLoader.__iter__`, which an engine replaces: a class whose own `__iter__` does
+    more does that with the engine's batches.
     """
     if type(loader).__iter__ is not DataLoader.__iter__:
-        reason = _why_not_as_torch(loader, attached)
+        reason = _obstacle_of_own_iter(loader, attached)
         if reason is not None:
             return reason
     if isinstance(loader.dataset, IterableDataset):
@@ -247,13 +247,13 @@ _OWN_ITERATION = {
 """Why the loaders of some packages cannot be switched, and what to do instead; {0}: the name of the class."""
 
 
-def _why_not_as_torch(loader: Any, attached: bool) -> str | None:
-    """Return why the engine cannot be switched of a loader that has an `__iter__` of its own; None where it can."""
+def _obstacle_of_own_iter(loader: Any, attached: bool) -> str | None:
+    """Return why a loader whose class has an `__iter__` of its own cannot be switched, a sentence; None if it can."""
     for kind in type(loader).__mro__:
         reason = _OWN_ITERATION.get(kind.__module__.partition(".")[0]) if "__iter__" in vars(kind) else None
         if reason is not None:
             return reason.format(type(loader).__name__)
-    # A sampler without a length may be one of the many that never end, from which such classes take all epochs.
+    # A batch sampler without a length may never end: some such classes take all their epochs from one iterator.
     if attached and (loader.batch_sampler is None or hasattr(type(loader.batch_sampler), "__len__")):
         return None
     return (

@@ -1,10 +1,10 @@
-"""A click on a DataLoader that was never wrapped: a switchable loader goes on where torch's own iterator is.
+"""The engines of attached DataLoaders: a click makes a switchable loader, which continues the epoch under way.
 
-Until an engine is ready, torch's own iterator delivers. Then it is given no more of the order, delivers what its
-workers have, and the engine goes on with the rest. From the next `iter()` on the switchable loader iterates; while it
-has torchvision, torch's own iterator does.
+Until an engine is ready, torch's own iterator delivers. Then that gets no more batches of indices from the sampler and
+delivers those that its workers have; the engine delivers the rest of the epoch. From the next `iter()` on the
+switchable loader makes the iterators, or torch while the engine is torchvision.
 
-The user's DataLoader, and what goes on with an iteration, keep the switchable loader alive; here it is held weakly.
+The user's DataLoader and an iteration under way keep the switchable loader alive; `Takeover` holds it weakly.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from .engines.torch_engine import PREFETCH
 from .loader import SwitchableLoader, torch_records
 from .plan import EPOCHS_KEPT, EpochRecord, own_batch
 from .state import shown_backend
-from .switchable import KEPT, why_fixed, wrapped_by
+from .switchable import KEPT, switchable_of_attached, why_fixed
 from .switchable import live as live_wrapped
 from .switching.switch import Click, Switch
 
@@ -46,24 +46,25 @@ if TYPE_CHECKING:
     from ..protocol.states import EpochCounts, LoaderState
 
 DIFFERENCE = (
-    "The order stays the sampler's. From the click on kernel_monitor seeds the random crops, flips and the like: other "
-    "ones than in a run without a click."
+    "The order stays the sampler's. From the click on, kernel_monitor seeds the random crops, flips and the like: they "
+    "differ from those of a run without a click."
 )
-_UNTOUCHED = "torchvision, as torch iterates it. A click keeps the order, and draws crops and flips anew"
+_UNTOUCHED = "torchvision, as in your code. Another engine keeps the order, but draws crops and flips anew"
 _LEARNT = "Whether DALI can serve this data set is found out at the click: its own __getitem__ is then called."
 
 _CONTEXT = "_DataLoader__multiprocessing_context"
-_OF_WORKERS = ("collate_fn", "num_workers", "prefetch_factor")  # what torch's iterator has of its DataLoader
+_GIVEN_TO_ITERATOR = ("collate_fn", "num_workers", "prefetch_factor")  # what torch's iterator copies
 
 log = logging.getLogger(__name__)
 
 
 class Takeover:
-    """The engines of one attached DataLoader. Any thread may call it, but for what the loop's thread alone calls.
+    """The engines of one attached DataLoader.
+
+    Any thread may call its methods, except `begin`, `hand_over` and `renew`, which are for the loop's thread.
 
     Args:
-        attached: the loader, which holds this; it is held weakly.
-
+        attached: the entry of the DataLoader. It keeps this object, which refers to it weakly.
     """
 
     kind = "attached"
@@ -75,11 +76,11 @@ class Takeover:
         self._attached = weakref.ref(attached)
         self._log = attached.log
         self._wanted: str | None = None  # the engine asked for, before there is a loader
-        self._knobs: dict[str, int] = {}  # the same of knobs
-        self._choice = TORCHVISION  # stays, also where the DataLoader is made anew for each epoch
-        self._set: dict[str, int] = {}  # knobs that were set: torchvision, too, is then the switchable loader's
-        self._problem = ""  # why the last request had no effect
-        self._expected: tuple[Any, dict[str, Backend]] | None = None  # see `backends`
+        self._knobs_wanted: dict[str, int] = {}  # the knobs asked for, before there is a loader
+        self._choice = TORCHVISION  # the engine chosen last; kept when the DataLoader is made anew for an epoch
+        self._knobs_set: dict[str, int] = {}  # by the user; with any, the switchable loader serves torchvision, too
+        self._problem = ""  # why the last request had no effect; else empty
+        self._known_backends: tuple[Any, dict[str, Backend]] | None = None  # see `backends`
         self._last = attached.state()
         self._lock = threading.RLock()
 
@@ -87,7 +88,7 @@ class Takeover:
 
     @property
     def loader(self) -> SwitchableLoader | None:
-        """What goes on in torch's place; None before the first click, and while its DataLoader is made anew."""
+        """The switchable loader; None before the first click, and until a DataLoader made anew is iterated."""
         return None if self._made is None else self._made()
 
     @property
@@ -97,20 +98,20 @@ class Takeover:
 
     @property
     def backends(self) -> dict[str, Backend]:
-        """Every backend by name: whether it can run here, and why not. Before a click no user's code is run for it."""
+        """Every backend by name: whether it can run here, and why not. Before a click this calls no user's code."""
         made, attached, plain = self.loader, self._attached(), self._plain
         if made is not None:
             return made.backends
-        if attached is None or plain is None:  # until it is made anew
-            return {} if self._expected is None else self._expected[1]
+        if attached is None or plain is None:  # the DataLoader is gone, until it is made anew
+            return {} if self._known_backends is None else self._known_backends[1]
         of = (weakref.ref(plain), torch.cuda.is_initialized())
-        if self._expected is None or self._expected[0] != of:
-            self._expected = of, _expected(plain, attached.of_torch)
-        return self._expected[1]
+        if self._known_backends is None or self._known_backends[0] != of:
+            self._known_backends = of, _backends_before_click(plain, attached.of_torch)
+        return self._known_backends[1]
 
     @property
     def knobs(self) -> Knobs:
-        """The knobs that hold from the next batch on: the DataLoader's own until they are set."""
+        """The knobs that hold from the next batch on: those of the DataLoader until the user sets others."""
         made, plain = self.loader, self._plain
         if made is not None:
             return made.knobs
@@ -128,7 +129,7 @@ class Takeover:
             self._switch(name)
         except MonitorError:
             raise
-        except Exception as error:  # a click must not end the loop in which it is asked for
+        except Exception as error:  # a request from the loop must not end it
             log.exception("a fault in kernel_monitor; the switch to %s does not take place", name)
             self._problem = private(f"A fault in kernel_monitor ({cause(error)}): no switch to {name}")
 
@@ -138,7 +139,7 @@ class Takeover:
             if made is not None:
                 self._choice, self._problem = resolve(name, made.backends), ""
                 if self._choice == TORCHVISION:
-                    self._set = {}  # back to torch's own iterators
+                    self._knobs_set = {}  # so that torch's own iterators deliver again
                 made.switch(name)
                 return
             backends = self.backends
@@ -163,12 +164,12 @@ class Takeover:
         with self._lock:
             if self.loader is not None:
                 self.loader.set(**knobs)
-                self._set |= knobs
+                self._knobs_set |= knobs
                 return
             fixed = next((one.reason for one in self.backends.values() if not one.available), None)
             if TORCHVISION not in self.backends:
                 raise MonitorError(f"Nothing can be set here: {fixed or 'its DataLoader is gone.'}")
-            self._knobs |= knobs
+            self._knobs_wanted |= knobs
             if self._may_make:
                 self._make()
 
@@ -178,13 +179,13 @@ class Takeover:
             self.loader.release()
 
     def calibrate(self) -> None:
-        """Measure what another engine takes of the processor, once there is a loader of the plan's."""
+        """Measure the processor time of the other engines, if there is a switchable loader."""
         if self.loader is not None:
             self.loader.calibrate()
 
     @property
     def worker_pids(self) -> list[int]:
-        """The process numbers of the workers that run now, torch's and ours."""
+        """The process ids of the workers that run now, torch's and those of the engines."""
         attached, made = self._attached(), self.loader
         return [*([] if attached is None else attached.worker_pids), *([] if made is None else made.worker_pids)]
 
@@ -211,12 +212,12 @@ class Takeover:
 
     @property
     def taken_over(self) -> bool:
-        """Whether a loader of the plan's was made: it counts the epochs from then on."""
+        """Whether there is a switchable loader, which then counts the epochs."""
         return self.loader is not None
 
     def state(self) -> LoaderState:
         """Return the state of the loader with its engines."""
-        wanted = self._wanted  # read first: it is None once `loader` has taken it over
+        wanted = self._wanted  # read before `loader`, which is made before this becomes None
         made, attached = self.loader, self._attached()
         if made is not None:
             state = made.state()
@@ -250,32 +251,33 @@ class Takeover:
     # -- what the loop's thread calls -------------------------------------------------------------------------------
 
     def begin(self) -> Callable[[], Any] | None:
-        """An iteration begins: return what makes the iterator in torch's place; None where torch's own is to iterate.
+        """Return a function that makes the iterator of an iteration that begins; None if torch is to make it.
 
-        What that raises, plain torch would raise, too.
+        What that function raises, plain torch would raise, too.
         """
         with self._lock:
-            if self.loader is None and (self._wanted is not None or self._knobs):
+            if self.loader is None and (self._wanted is not None or self._knobs_wanted):
                 self._make()
             made, plain = self.loader, self._plain
             if made is None or plain is None:
+                self._number_on()
                 return None
-            made.follow(_settings(plain))
+            made.adopt_settings(_settings(plain))
             kept = getattr(plain, "_iterator", None) is not None
-            made.begins_after(max((record.number for record in self.records() if record.batches), default=-1), kept)
-            waits = made.preparation.deferred is not None  # for the iteration, which prepares it first
-            # Torch would draw a seed for the workers that it makes, for which plain torch has drawn one long ago.
+            made.note_torch_epochs(
+                max((record.number for record in self.records() if record.batches), default=-1), kept
+            )
+            waits = made.preparation.deferred is not None  # an engine waits for the next iteration, which prepares it
+            # Torch would now make workers to keep, and draw a seed for them, as plain torch did at its first epoch.
             late = plain.persistent_workers and not kept and made.newest is not None
-            if made.switch_state.active == TORCHVISION and not (self._set or waits or late):
-                of_engine = max((record.number for record in self._past), default=-1)
-                self._log.next_number = max(self._log.next_number, of_engine + 1)
-                made.switch_state.delivered(TORCHVISION, of_engine + 1, 0)  # as torch's own iterator will
+            if made.switch_state.active == TORCHVISION and not (self._knobs_set or waits or late):
+                made.switch_state.delivered(TORCHVISION, self._number_on(), 0)  # torch's own iterator will deliver
                 return None
         return lambda: self._iterate(made)
 
     def hand_over(self, iterator: Any) -> Rest | None:
-        """Between two batches of torch's: return the rest for an engine; None while torch's iterator is to go on."""
-        if self.loader is None and self._wanted is None and not self._knobs:
+        """Return the rest of the epoch if an engine is to deliver it, else None; called between two batches."""
+        if self.loader is None and self._wanted is None and not self._knobs_wanted:
             return None
         with self._lock:
             if self.loader is None:
@@ -283,19 +285,32 @@ class Takeover:
             made = self.loader
             if made is None:
                 return None
-            made.preparation.at_boundary()
+            made.preparation.prepare_deferred()
             preparing = made.switch_state.preparing
             replays = preparing is not None and SPECS[preparing.target].replays
-            if made.switch_state.active == TORCHVISION and not (replays or self._set):
+            if made.switch_state.active == TORCHVISION and not (replays or self._knobs_set):
                 return None
-            return Rest(self, made, iterator._sampler_iter) if self._iterates(made, iterator) else None
+            return Rest(self, made, iterator._sampler_iter) if self._has_same_settings(made, iterator) else None
 
     def renew(self) -> None:
-        """The DataLoader was made anew: the choice stays."""
+        """Note that the DataLoader was made anew; keep the chosen engine and the knobs."""
         with self._lock:
-            self._made = None
+            former, self._made = self.loader, None
+            if former is not None and not self._under_way:
+                former.release()  # some frameworks keep all DataLoaders that they made
             self._wanted = None if self._choice == TORCHVISION else self._choice
-            self._knobs = {**self._set, **self._knobs}
+            self._knobs_wanted = {**self._knobs_set, **self._knobs_wanted}
+
+    def _number_on(self) -> int:
+        """Let epochs of torch's own iterators have numbers after those of the engines'; return the first one."""
+        first = max((record.number for record in self._past), default=-1) + 1
+        self._log.next_number = max(self._log.next_number, first)
+        return first
+
+    @property
+    def _under_way(self) -> bool:
+        attached = self._attached()
+        return attached is not None and attached.under_way
 
     def _iterate(self, made: SwitchableLoader) -> Any:
         iterator = made.iterate()
@@ -306,12 +321,12 @@ class Takeover:
         return iterator
 
     def list_epoch(self, made: SwitchableLoader) -> None:
-        """Keep the record of an epoch that began: the switchable loader may go before the next one."""
+        """Keep the record of the epoch that began, as the switchable loader may be freed before the next one."""
         if made.newest is not None and all(record is not made.newest for record in self._past):
             self._past.append(made.newest)
 
-    def _iterates(self, made: SwitchableLoader, iterator: Any) -> bool:
-        """Return whether this iterator is one of the DataLoader with the settings that the switchable loader has."""
+    def _has_same_settings(self, made: SwitchableLoader, iterator: Any) -> bool:
+        """Return whether an iterator has the data set, sampler and collate function of the switchable loader."""
         plain = self._plain
         return (
             plain is not None
@@ -322,7 +337,10 @@ class Takeover:
 
     @property
     def _may_make(self) -> bool:
-        """Whether this thread may run the data set's own code: no loop over it is under way that it would disturb."""
+        """Whether the switchable loader may be made now and here, which calls the data set's own code.
+
+        Only on the main thread, and while no loop over the data set is under way.
+        """
         return self._plain is not None and self.meter.idle and threading.current_thread() is threading.main_thread()
 
     @property
@@ -331,9 +349,9 @@ class Takeover:
         return None if attached is None else attached.loader
 
     def _make(self) -> None:
-        """Make the switchable loader and ask it for what is wanted; where that fails, `_problem` is the reason."""
-        wanted = self._wanted  # kept until it is known what has come of it, as this may take seconds
-        knobs, self._knobs = self._knobs, {}
+        """Make the switchable loader with the requested knobs and engine; if that fails, `_problem` has the reason."""
+        wanted = self._wanted  # still shown as wanted while this runs, which may take seconds
+        knobs, self._knobs_wanted = self._knobs_wanted, {}
         attached, plain = self._attached(), self._plain
         try:
             if attached is None or plain is None:
@@ -341,13 +359,13 @@ class Takeover:
             reason = why_fixed(plain, attached=attached.of_torch)
             if reason is not None:
                 raise BackendUnavailable(reason)
-            made = wrapped_by(attached, plain)
+            made = switchable_of_attached(attached, plain)
             if not worker_start.dali_runs():
-                made.preparation.without_workers()  # torch's own iterator has forked its, or will
+                made.preparation.without_workers()  # torch's own iterator forks its workers itself
             if knobs:
                 made.set(**knobs)
-                self._set |= knobs
-            made.follow(_settings(plain))
+                self._knobs_set |= knobs
+            made.adopt_settings(_settings(plain))
             self._made, vars(plain)[KEPT] = weakref.ref(made), _Kept(made)
             if wanted is not None:
                 made.switch(wanted)
@@ -367,7 +385,7 @@ class Takeover:
 
 
 class _Kept:
-    """Keeps the switchable loader of a DataLoader, whose attribute it is; in a copy or a pickle it is False."""
+    """An attribute of the user's DataLoader that keeps the switchable loader alive; copies and pickles have False."""
 
     def __init__(self, loader: SwitchableLoader) -> None:
         self._loader = loader
@@ -380,9 +398,9 @@ class Rest:
     """The rest of an epoch of torch's iterator; see `steps.attached_loader.Rest`.
 
     Args:
-        takeover: the loader's.
-        made: the engine's loader.
-        batches: what the sampler has still to give, and torch has not taken.
+        takeover: the engines of the loader.
+        made: the switchable loader that delivers the rest.
+        batches: batches of indices that torch has not taken from the sampler.
     """
 
     def __init__(self, takeover: Takeover, made: SwitchableLoader, batches: Iterator[Any]) -> None:
@@ -395,18 +413,19 @@ class Rest:
         return self
 
     def __next__(self) -> Any:
-        """Draw what torch would draw now, keep it, and raise StopIteration.
+        """Take the next batch of indices from the sampler for the engine, and raise StopIteration for torch's iterator.
 
-        So a sampler that draws random numbers, or that the training changes, is asked when plain torch would ask it.
+        Torch calls this when it would ask the sampler. So a sampler that draws random numbers, or that the training
+        changes, is asked at the same moments as in plain torch.
         """
         self._drawn.append(own_batch(next(self._batches)))
         raise StopIteration
 
-    def go_on(self, epoch: Epoch, seed: int, asked: float) -> Iterator[Any]:
-        """Return the iterator over the rest of an epoch; see `steps.attached_loader.Rest.go_on`."""
+    def continue_epoch(self, epoch: Epoch, seed: int, asked: float) -> Iterator[Any]:
+        """Return the iterator over the rest of an epoch; see `steps.attached_loader.Rest.continue_epoch`."""
         drawn = list(self._drawn)
         try:
-            iterator = iter(self._made.go_on(self.batches(), epoch, seed, time.monotonic() - asked))
+            iterator = iter(self._made.continue_epoch(self.batches(), epoch, seed, time.monotonic() - asked))
         except Exception:
             self._drawn = deque(drawn)  # for torch's own iterator
             raise
@@ -417,9 +436,9 @@ class Rest:
         return iterator
 
     def batches(self) -> Iterator[Any]:
-        """Return what the sampler has still to give."""
+        """Return the batches of indices that torch has not taken from the sampler."""
         drawn, self._drawn = self._drawn, deque()
-        return chain(drawn, self._batches)  # no generator: a fault in it would be taken for one of the sampler
+        return chain(drawn, self._batches)  # no generator: its faults would pass for the sampler's
 
 
 def takeover(attached: AttachedLoader) -> Takeover:
@@ -440,16 +459,16 @@ def live() -> list[AnyLoader]:
 
 
 def _settings(plain: Any) -> dict[str, Any]:
-    """Return the attributes of a DataLoader that people may assign; workers that are kept know the old ones."""
+    """Return a DataLoader's assignable attributes; what its persistent workers have replaces later assignments."""
     found = {name: value for name, value in vars(plain).items() if not name.startswith("_") or name == _CONTEXT}
     kept = getattr(plain, "_iterator", None)
     if kept is not None:
-        found |= {name: value for name in _OF_WORKERS if (value := getattr(kept, f"_{name}", None)) is not None}
+        found |= {name: value for name in _GIVEN_TO_ITERATOR if (value := getattr(kept, f"_{name}", None)) is not None}
     return found
 
 
-def _expected(plain: Any, of_torch: bool) -> dict[str, Backend]:
-    """Return what is known of the backends without running the user's code; empty where that raises."""
+def _backends_before_click(plain: Any, of_torch: bool) -> dict[str, Backend]:
+    """Return what is known of the backends before a click, without calling the data set's own code."""
     try:
         fixed = why_fixed(plain, attached=of_torch)
         if fixed is not None:
@@ -458,15 +477,14 @@ def _expected(plain: Any, of_torch: bool) -> dict[str, Backend]:
             source, found = examined(plain.dataset, dry_run=False)
             device = torch.device("cuda" if torch.cuda.is_initialized() else "cpu")
             backends = availability(setting(KeyedDataset(source, "raise"), found, plain, device), starts_cuda=False)
-            note = DIFFERENCE
+            learnt = False
         else:
-            backends = availability_here()
-            note = f"{_LEARNT} {DIFFERENCE}"
+            backends, learnt = availability_here(), True
     except Exception:  # whatever the user's own classes raise: the click finds out
         log.info("the loader cannot be examined before a click", exc_info=True)
-        backends = availability_here()
-        note = DIFFERENCE
+        backends, learnt = availability_here(), False
     for name, one in backends.items():
         if one.available and name != TORCHVISION:
-            backends[name] = one._replace(note=note if one.note is None else f"{one.note} {note}")
+            of_dali = _LEARNT if learnt and name.startswith("dali") else None
+            backends[name] = one._replace(note=" ".join(note for note in (one.note, of_dali, DIFFERENCE) if note))
     return backends

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import MonitorError
-from ..steps.boundary import at_boundary, run_on_main_thread
+from ..steps.boundary import call_between_steps, run_on_main_thread
 from ..steps.measured_step import PROFILED
 from ..stream.render_process import run_module
 from .operators import new_trace
@@ -213,7 +213,7 @@ class ProfileRun:
 
     def start(self) -> None:
         """Return at once, whoever holds the GIL (see `loaders.switching.preparation`)."""
-        at_boundary(self._id, self._boundary)
+        call_between_steps(self._id, self._boundary)
         thread = threading.Thread(target=self._drive, name="kernel-monitor-profile", daemon=True)
         _thread.start_new_thread(thread.start, ())
 
@@ -364,7 +364,7 @@ class ProfileRun:
         with tempfile.TemporaryDirectory(prefix="kernel-monitor-profile-") as folder:
             raw = Path(folder, "trace.json")
             self._profile.save(raw)
-            no_more = at_boundary(self._id, self._let_go)
+            no_more = call_between_steps(self._id, self._let_go)
             try:
                 kept = new_trace(self._session.recorder.to_json()["path"])
                 request = {"trace": str(raw), "keep": str(kept)}

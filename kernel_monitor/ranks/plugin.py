@@ -51,7 +51,7 @@ COMMANDS = (
         switch_command.run,
         switch_command.add_arguments,
         "Switches a loader of this user's scripts (kernel-monitor run) and notebooks on this machine to another "
-        "engine, and says what has come of it; without an engine lists what runs. Exit status 0: switched; 1: it "
+        "engine, and prints the outcome; without an engine, lists the loaders. Exit status 0: switched; 1: it "
         "cannot be, with the reason; 3: asked for, and no batch came yet.",
     ),
 )

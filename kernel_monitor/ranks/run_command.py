@@ -1,7 +1,7 @@
-"""`kernel-monitor run`: runs a script or a command whose DataLoaders are measured, with no change to its code.
+"""`kernel-monitor run`: runs a script or a command, and measures its DataLoaders with no change to its code.
 
-Each of its Python processes begins with `startup/sitecustomize.py`, which PYTHONPATH makes Python import. So a script
-runs as it would without this command, and so do the processes that it starts.
+Each of its Python processes imports `startup/sitecustomize.py` at its start, as that folder is in PYTHONPATH. Otherwise
+the script, and the processes that it starts, run as they would without this command.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from .session_files import KEYS, VARIABLE, JoinError
 STARTUP = Path(__file__).parent / "startup"
 _PYTHON = re.compile(r"python[\d.]*(\.exe)?")
 _PASSED_ON = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
-"""Signals that are passed on to the command. A terminal sends SIGINT to both; otherwise that is passed on as well."""
+"""Signals that are passed on to the command. SIGINT is, too, unless a terminal has sent it to both processes."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    place = "the folder or address that %%monitor join prints: the script is shown there, and not recorded"
+    place = "the folder or address that %%monitor join prints: show the script in that notebook, and do not record it"
     parser.add_argument("--join", metavar="PLACE", type="name", help=place)
     parser.add_argument("--report", metavar="FILE", type="name", help="write the report of the recording at the end")
     module = "run a module, as python -m does"
@@ -39,12 +39,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command; returns its exit status. MonitorError: there is no such session or command."""
+    """Run the command and return its exit status.
+
+    Raises:
+        MonitorError: there is no such session or command.
+    """
     command = _command(options)
     place = options.join or os.environ.get(VARIABLE)
     if place is not None:
         if options.report is not None:
-            raise MonitorError("--report is of a recording, and with --join there is none: export the report there.")
+            raise MonitorError("--report needs a recording, and --join makes none: export the report in the notebook.")
         session_files.read(place, os.environ.get(KEYS))
         joined = place if place.startswith("tcp:") else os.path.abspath(place)  # noqa: PTH100 - as given
         return _run(command, {VARIABLE: joined})
@@ -52,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
         from ..output import check
 
         check(options.report)
-    status, recorded = (_recording_itself if _is_python(command) else _recorded_here)(command)
+    status, recorded = (_run_recorded_in_process if _is_python(command) else _run_recorded_here)(command)
     for path in recorded:
         sys.stderr.write(f"recorded: {path}\n")
     if not recorded:
@@ -63,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _command(options: argparse.Namespace) -> list[str]:
-    """Return the words of the command; a script and a module are run by this Python."""
+    """Return the command to run; a script or a module is run by this Python."""
     if options.module is not None:
         if not options.module:
             raise MonitorError("run -m needs a module: kernel-monitor run -m package.train")
@@ -78,19 +82,19 @@ def _is_python(command: Sequence[str]) -> bool:
     return command[0] == sys.executable or _PYTHON.fullmatch(Path(command[0]).name) is not None
 
 
-def _recording_itself(command: Sequence[str]) -> tuple[int, list[str]]:
-    """Run a Python that begins a session in its own process; returns its exit status, and what was recorded."""
+def _run_recorded_in_process(command: Sequence[str]) -> tuple[int, list[str]]:
+    """Run a Python whose processes record themselves; return its exit status and the paths of the recordings."""
     with tempfile.TemporaryDirectory(prefix="kernel-monitor-run-") as folder:
         status = _run(command, {RECORDINGS: folder})
         files = sorted(Path(folder).iterdir(), key=lambda path: path.stat().st_mtime)
         return status, [path.read_text("utf-8") for path in files]
 
 
-def _recorded_here(command: Sequence[str]) -> tuple[int, list[str]]:
-    """Run a command whose processes join a session of this process; returns the same."""
+def _run_recorded_here(command: Sequence[str]) -> tuple[int, list[str]]:
+    """Run a command whose processes join a session of this process; return its exit status and that session's path."""
     from ..runtime import monitor
 
-    terminal_requests.entitle(command)
+    terminal_requests.set_title(command)
     monitor.start()
     try:
         status = _run(command, {})
@@ -101,13 +105,17 @@ def _recorded_here(command: Sequence[str]) -> tuple[int, list[str]]:
 
 
 def _run(command: Sequence[str], more: Mapping[str, str]) -> int:
-    """Run a command with these variables as well; returns its exit status. JoinError: there is no such command."""
+    """Run a command with `more` environment variables; return its exit status.
+
+    Raises:
+        JoinError: there is no such command.
+    """
     environment = {**os.environ, **more}
     paths = environment.get("PYTHONPATH")
     environment["PYTHONPATH"] = f"{STARTUP}{os.pathsep}{paths}" if paths else str(STARTUP)
     # Handlers and not SIG_IGN, which the command would inherit.
     try:
-        with _passing_on() as started:
+        with _signals_passed_on() as started:
             process = subprocess.Popen(command, env=environment)
             started.append(process)
             status = process.wait()
@@ -117,13 +125,13 @@ def _run(command: Sequence[str], more: Mapping[str, str]) -> int:
 
 
 @contextlib.contextmanager
-def _passing_on() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Pass signals to this process on to the processes in the list that is returned."""
+def _signals_passed_on() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Pass the signals that this process gets on to the processes in the list that is yielded."""
     started: list[subprocess.Popen[bytes]] = []
 
     def pass_on(number: int, _frame: object) -> None:
         for process in started:
-            if number != signal.SIGINT or not _is_terminals():
+            if number != signal.SIGINT or not _in_foreground():
                 process.send_signal(number)
 
     names = [name for name in (*_PASSED_ON, "SIGINT") if hasattr(signal, name)]
@@ -136,8 +144,8 @@ def _passing_on() -> Iterator[list[subprocess.Popen[bytes]]]:
             signal.signal(number, handler)
 
 
-def _is_terminals() -> bool:
-    """Return whether this process is in the foreground of a terminal, whose Ctrl-C goes to the command as well."""
+def _in_foreground() -> bool:
+    """Return whether this process is in a terminal's foreground; then the terminal sends SIGINT to the command, too."""
     try:
         with Path("/dev/tty").open("rb") as terminal:
             return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
@@ -146,7 +154,7 @@ def _is_terminals() -> bool:
 
 
 def _report(recorded: Sequence[str], file: str) -> None:
-    """Write the report of what was recorded last."""
+    """Write the report of the newest recording."""
     from ..cli import main
 
     with contextlib.redirect_stdout(sys.stderr):  # stdout is the command's

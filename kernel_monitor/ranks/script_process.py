@@ -1,7 +1,7 @@
-"""The half of `kernel-monitor run` in the processes of its command: each is measured once it has imported torch.
+"""The half of `kernel-monitor run` that runs in the processes of its command; it measures those that import torch.
 
-A process that finds a session to join is a rank of it. Otherwise the first one that imports torch has a session of its
-own, which is recorded, and which its children join. Workers of loaders are left alone.
+A process that finds a session to join becomes a rank of it. Otherwise the first process that imports torch starts a
+session of its own, which is recorded, and which its child processes join. Workers of loaders are not measured.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 RECORDINGS = "KERNEL_MONITOR_RUN"
-"""The environment variable that names a folder: each process that records leaves a file there with the path."""
+"""The environment variable with a folder, in which each process that records writes the path of its recording."""
 
 log = logging.getLogger(__name__)
 
@@ -25,17 +25,17 @@ def begin() -> None:
     """Measure the DataLoaders of this process, which has just imported torch. Called once, by `sitecustomize`."""
     if not any(word.startswith("from multiprocessing") for word in sys.orig_argv):
         _measure()
-    elif getattr(process.current_process(), "_inheriting", False):  # it has not been told yet what it is for
-        _before_its_function(_begin_child)
+    elif getattr(process.current_process(), "_inheriting", False):  # multiprocessing has not sent it its function yet
+        _call_before_target(_begin_child)
     else:
         _begin_child()
 
 
-def _before_its_function(call: Callable[[], object]) -> None:
-    """Have a process that multiprocessing is starting make a call once it has been told what it is for."""
-    util.register_after_fork(call, lambda call: call())  # of the fork server's processes
+def _call_before_target(call: Callable[[], object]) -> None:
+    """Schedule a call in a process that multiprocessing is starting: as soon as it has its `Process` object."""
+    util.register_after_fork(call, lambda call: call())  # for processes of the fork server
     spawned: Any = getattr(context, "SpawnProcess", None)
-    before = vars(spawned).get("_after_fork") if spawned is not None else None  # does nothing
+    before = vars(spawned).get("_after_fork") if spawned is not None else None  # an empty function of multiprocessing's
     if before is not None:
 
         def after_start() -> None:
@@ -46,7 +46,7 @@ def _before_its_function(call: Callable[[], object]) -> None:
 
 
 def _begin_child() -> None:
-    """Measure a process that Python's multiprocessing has started, if it is a rank and not a loader's worker."""
+    """Measure a process that multiprocessing has started, if it may be a rank; a loader's workers are daemons."""
     from .session_files import VARIABLE
 
     if VARIABLE in os.environ and not process.current_process().daemon:
@@ -54,7 +54,7 @@ def _begin_child() -> None:
 
 
 def _measure() -> None:
-    """Have the loaders of this process measured by the session that it joins, or by one of its own."""
+    """Measure the loaders of this process in the session that it joins, or else in one of its own."""
     from ..steps import attached
     from .session_files import VARIABLE
 
@@ -67,7 +67,7 @@ def _measure() -> None:
 
 
 def _record(folder: Path) -> None:
-    """Begin a session of this process, and leave the path of its recording in the folder."""
+    """Start a session of this process, and write the path of its recording to a file in the folder."""
     from ..runtime import monitor
 
     monitor.start()
@@ -77,8 +77,8 @@ def _record(folder: Path) -> None:
 
 
 def _import_loaders() -> None:
-    """Import what a click needs, as a first iteration begins."""
+    """Import the engines, which a click needs, when the first iteration begins."""
     try:
         importlib.import_module("kernel_monitor.loaders")
-    except Exception:  # of a torchvision that does not fit to torch, say; the loop goes on
+    except Exception:  # such as torchvision and torch of versions that do not match; the loop goes on
         log.warning("DataLoaders are measured, but cannot be switched", exc_info=True)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     import zmq
 
-_ANSWER_S = 3.0  # for which a session's answer is waited for: its thread may wait for the GIL of a training
-_ASK_S = 0.25  # between two questions for the outcome
+_ANSWER_S = 3.0  # time to wait for a session's answer: its thread may have to wait for the GIL
+_ASK_S = 0.25  # between two requests for the loader's state
 _NOTHING = "Nothing runs here that can be switched. Start a script with kernel-monitor run train.py, or %monitor."
 _HEADINGS = ("process", "command", "loader", "engine", "state")
 
@@ -41,25 +41,30 @@ class _Loader(NamedTuple):
         return str(self.state["name"])
 
     def is_called(self, name: str) -> bool:
-        """Return whether a person may mean it: by its name, which for that of a job may lack the job's number."""
+        """Return whether `name` is its id or its name; the name of a job's loader may be given without the job."""
         return name in (self.state["id"], self.name, self.name.partition(" · ")[0])
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("engine", nargs="?", type="name", help="torchvision, dali-cpu … Without it what runs is listed")
-    parser.add_argument("--list", action="store_true", help="list what runs, which is what happens without an engine")
-    parser.add_argument("--loader", metavar="NAME", type="name", help="needed where several loaders run")
-    whose = "of which process: its number, its command or a word of it, its notebook, or the session's folder"
+    parser.add_argument(
+        "engine", nargs="?", type="name", help="torchvision, dali-cpu …; without an engine, the loaders are listed"
+    )
+    parser.add_argument("--list", action="store_true", help="list the loaders, as without an engine")
+    parser.add_argument("--loader", metavar="NAME", type="name", help="the loader to switch, if several run")
+    whose = "the process: its id, its command or a word of it, its notebook, or its session's folder"
     parser.add_argument("--session", metavar="NAME", type="name", help=whose)
-    parser.add_argument("--yes", action="store_true", help="confirm an engine that asks first, such as synthetic")
+    parser.add_argument(
+        "--yes", action="store_true", help="confirm an engine that asks for confirmation, such as synthetic"
+    )
     patience = "how long to wait for the engine's first batch (default: 20)"
     parser.add_argument("--seconds", metavar="S", type=float, default=20.0, help=patience)
 
 
 def run(options: argparse.Namespace) -> int:
-    """List the loaders, or switch one; returns the exit status: 1 where it cannot be switched, 3 where none knows yet.
+    """List the loaders, or switch one; return the exit status (0, 1 or 3; see docs/howto/headless.md).
 
-    JoinError: this machine has no pyzmq.
+    Raises:
+        JoinError: pyzmq is not installed.
     """
     session_files.remove_left()
     with _Sessions(_named(options.session)) as sessions:
@@ -78,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _follow(sessions: _Sessions, loader: _Loader, name: str, engine: str, seconds: float) -> int:
-    """Wait until a switch has come to its end, and print how; the answer begins with the name."""
+    """Wait for the first batch of the engine, and print the outcome after `name`; return the exit status."""
     from .job_loaders import reached  # imports NumPy, which a rank does without
 
     until = time.monotonic() + seconds
@@ -104,7 +109,7 @@ def _refused(reason: str) -> int:
 
 
 def _chosen(loaders: Sequence[_Loader], remarks: Sequence[str], name: str | None) -> _Loader:
-    """Return the loader that is to be switched. MonitorError: there is none, or several."""
+    """Return the loader to switch. MonitorError: there is none, or there are several."""
     switchable = [loader for loader in loaders if loader.state["backends"]]
     if not switchable:
         raise MonitorError(" ".join(remarks) or _NOTHING)
@@ -133,9 +138,9 @@ def _progress(state: dict[str, Any]) -> str:
 
 
 def _named(session: str | None) -> list[tuple[str, Join]]:
-    """Return the sessions of this user on this machine, with that of a folder that is named."""
+    """Return this user's sessions on this machine, by folder, and the session whose folder is given, if one is."""
     found = dict(session_files.sessions())
-    if session is not None and session.isdecimal():  # the others, which may be busy, are not waited for
+    if session is not None and session.isdecimal():  # do not wait for the answers of the others
         found = {folder: join for folder, join in found.items() if join.pid == int(session)}
     for folder in (os.environ.get(VARIABLE), session):
         if folder is not None and Path(folder, session_files.FILE).is_file():
@@ -144,7 +149,7 @@ def _named(session: str | None) -> list[tuple[str, Join]]:
 
 
 class _Sessions:
-    """Speaks to the servers of some sessions, each over its Unix socket and with its keys."""
+    """Connections to the servers of some sessions, each over its Unix socket and with its keys."""
 
     def __init__(self, joins: Sequence[tuple[str, Join]]) -> None:
         try:
@@ -163,7 +168,7 @@ class _Sessions:
         self._context.destroy(linger=0)
 
     def loaders(self, session: str | None) -> tuple[list[_Loader], list[str]]:
-        """Return the loaders of the sessions, or of those that a name means; and sentences on those without any."""
+        """Return the loaders of the sessions, or of those called `session`, and a sentence on each without one."""
         answers = self._ask(list(self._sockets))
         found: list[_Loader] = []
         remarks: list[str] = []
@@ -179,7 +184,7 @@ class _Sessions:
             else:
                 found += [_Loader(folder, join.pid, title, state) for state in answer["loaders"]]
         if session is not None and not found and not remarks:
-            remarks.append(f"No process here is called {session!r}; kernel-monitor switch lists those that there are.")
+            remarks.append(f"No process here is called {session!r}; kernel-monitor switch lists the processes.")
         return found, remarks
 
     def switch(self, loader: _Loader, engine: str, *, confirmed: bool) -> _Loader:
@@ -189,8 +194,7 @@ class _Sessions:
         if answer is None:
             raise MonitorError(f"The process {loader.pid} does not answer.")
         if "refused" in answer:
-            hint = " Say --yes if you mean it." if answer["refused"].endswith("has to be confirmed.") else ""
-            raise MonitorError(f"{answer['refused']}{hint}")
+            raise MonitorError(answer["refused"].replace("by confirmed=True", "by --yes"))
         return loader
 
     def state(self, loader: _Loader) -> dict[str, Any] | None:
@@ -214,7 +218,7 @@ class _Sessions:
     def _ask(
         self, folders: Sequence[str], engine: str | None = None, loader: str | None = None, confirmed: bool = False
     ) -> dict[str, dict[str, Any]]:
-        """Send a request to some sessions; returns the answers that came in time, by the sessions' folders."""
+        """Send a request to some sessions; return the answers that come within `_ANSWER_S`, by session folder."""
         import zmq
 
         number = next(self._numbers)
@@ -229,7 +233,7 @@ class _Sessions:
         while waiting and (left := until - time.monotonic()) > 0:
             for socket, _ in poller.poll(int(1000 * left) + 1):
                 answer = json.loads(socket.recv())
-                if answer["number"] == number:  # else it is the late one of an earlier request
+                if answer["number"] == number:  # else a late answer to an earlier request
                     answers[waiting.pop(socket)] = answer
                     poller.unregister(socket)
         return answers

@@ -1,7 +1,7 @@
-"""Requests of this user's terminals to a session: they come through the ranks' Unix socket, with the ranks' keys.
+"""Requests of `kernel-monitor switch` to a session: they come through the ranks' Unix socket, with the ranks' keys.
 
-A request is a message of JSON in one line; a rank's frame has a second one, so that none is taken for the other. None
-is taken from the gateway, which other machines reach.
+A request is one line of JSON; a rank's frame has two lines, so the two kinds of messages cannot be confused. Requests
+from the gateway, which other machines can reach, are not accepted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 VERSION = 1
 _MOST_BYTES = 4096
-_LETTERS = 48  # of a title
+_LETTERS = 48  # letters of a title at most
 _REQUEST = fields(
     {
         "version": maybe(text(NAME)),
@@ -42,8 +42,8 @@ _SHOWN = ("id", "name", "backend", "wanted", "status", "backends", "epoch", "bat
 _title: str | None = None
 
 
-def entitle(command: Sequence[str]) -> None:
-    """Set what this process is called in the lists of terminals: by the command that it runs."""
+def set_title(command: Sequence[str]) -> None:
+    """Set the title of this process in the list of `kernel-monitor switch` to the command that it runs."""
     global _title  # noqa: PLW0603 - of the process
     _title = line(shlex.join([Path(command[0]).name, *command[1:]]), _LETTERS)
 
@@ -51,21 +51,25 @@ def entitle(command: Sequence[str]) -> None:
 def request(
     backend: str | None = None, loader: str | None = None, *, confirmed: bool = False, number: int = 0
 ) -> bytes:
-    """Return the message that asks for the loaders of a session, and for a switch of one if there is a `backend`.
+    """Return a message that asks for the loaders of a session, and for a switch of one if `backend` is given.
 
-    Its answer has the same `number`.
+    The answer has the same `number`.
     """
     asked = {"version": str(VERSION), "number": number, "backend": backend, "loader": loader, "confirmed": confirmed}
     return json.dumps(asked).encode()
 
 
 def is_request(message: bytes) -> bool:
-    """Return whether a message is a request, and no frame of a rank."""
+    """Return whether a message is a request rather than a rank's frame."""
     return b"\n" not in message
 
 
 def answer(message: bytes) -> dict[str, Any]:
-    """Do what a request asks for, and return the answer. A ValueError if the message is none."""
+    """Do what a request asks for, and return the answer, which can be encoded as JSON.
+
+    Raises:
+        ValueError: the message is not a request of this version.
+    """
     if len(message) > _MOST_BYTES:
         raise ValueError("a request with too many bytes")
     asked = _REQUEST(parsed(message))
@@ -85,7 +89,7 @@ def answer(message: bytes) -> dict[str, Any]:
 
 
 def title() -> str:
-    """Return what this process is for people: its command, its notebook or its script."""
+    """Return the title of this process: its command, its notebook or its script."""
     if _title is not None:
         return _title
     notebook = os.environ.get("JPY_SESSION_NAME") if "ipykernel" in sys.modules else None

@@ -20,10 +20,10 @@ Found = TypeVar("Found", bound="AnyLoader | JobLoader")
 
 
 class LiveLoader:
-    """A loader of this process that can be switched. It is held weakly: once it is gone, everything here raises.
+    """A loader of this process that can be switched, held weakly: once it is gone, its methods raise MonitorError.
 
     Attributes:
-        id, name: as on the page.
+        id, name: its id and its name, as `monitor.switch(…, loader=…)` takes them.
         kind: `attached` for a DataLoader as the user's code made it, `wrapped` for one from `switchable`.
     """
 
@@ -59,14 +59,14 @@ class LiveLoader:
         self._live.set(workers=workers, prefetch=prefetch, threads=threads)
 
     def state(self) -> LoaderState:
-        """Return what a page shows of it."""
+        """Return its state, as pages show it."""
         return self._live.state()
 
     @property
     def _live(self) -> AnyLoader:
         found = self._loader()
         if found is None:
-            raise MonitorError(f"{self.name} is gone: nothing of this process holds it any more.")
+            raise MonitorError(f"{self.name} is gone: nothing in this process refers to it any more.")
         return found
 
 
@@ -90,7 +90,7 @@ class LoaderCommands:
         """
         question = None if confirmed else self.question(backend, loader=loader)
         if question is not None:
-            raise MonitorError(f"{question} Nothing was switched: this has to be confirmed.")
+            raise MonitorError(f"{question} Nothing was switched: this has to be confirmed, by confirmed=True.")
         chosen = self.choose(loader)
         chosen.switch(backend)
         state: LoaderState = chosen.state()
@@ -143,8 +143,9 @@ class LoaderCommands:
         live = self._tracker.loaders()
         if not live:
             raise MonitorError(
-                "This kernel has no loader to switch yet. Start the monitor before your loop (%monitor), or wrap your "
-                "loader: loader = switchable(loader)  # from kernel_monitor import switchable"
+                "This kernel has no loader to switch yet. A DataLoader is known once your loop iterates it while the "
+                "monitor runs (%monitor); a wrapped one at once: loader = switchable(loader)  # from kernel_monitor "
+                "import switchable"
             )
         return _chosen(live, loader)
 
@@ -153,6 +154,7 @@ def _chosen(live: Sequence[Found], loader: str | None) -> Found:
     chosen = [found for found in live if loader is None or line(loader) in (found.id, found.name)]
     if len(chosen) != 1:
         names = ", ".join(found.name for found in live)
-        problem = "Several are live: say which" if loader is None else f"No single loader is called {loader!r}"
+        several = "Several are live: name one, as in --loader NAME or loader=NAME"
+        problem = several if loader is None else f"No single loader is called {loader!r}"
         raise MonitorError(f"{problem}. The loaders are: {names}.")
     return chosen[0]

@@ -70,7 +70,7 @@ class LoaderTracker:
         self._attaching = False
 
     def attach(self, wanted: bool) -> None:
-        """Measure every DataLoader that this process iterates from now on, as soon as torch is imported, or no more."""
+        """Begin or end to measure every DataLoader that this process iterates; it begins once torch is imported."""
         self._attaching = wanted
         if wanted:
             attached.attach(_import_loaders)
@@ -242,10 +242,10 @@ def _between(old: Totals | None, new: Totals, window: float) -> dict[str, float]
 
 
 def _import_loaders() -> None:
-    """Import what a click needs, before workers are forked: a thread that imports beside a fork would be a risk."""
+    """Import the engines, which a click needs, before workers are forked: a fork during an import might deadlock."""
     try:
         importlib.import_module("kernel_monitor.loaders")
-    except Exception:  # of a torchvision that does not fit to torch, say; the loop goes on
+    except Exception:  # such as torchvision and torch of versions that do not match; the loop goes on
         log.warning("DataLoaders are measured, but cannot be switched", exc_info=True)
 
 

@@ -27,6 +27,7 @@ from .session import Row, Session, version
 from .settings import Settings
 
 _GLANCE_PERIOD_S = 1.0
+_MEAN_S = 2.0  # of the figures of a glance, as of those of a dashboard (widgets/src/charts/stats.ts)
 _STRIP_PERIOD_S = 1.0
 _STRIP_SHARE = 0.02  # of the time since the last switch, which may pass before the strip is computed again
 _STRIP_CHARTS = ("cpu", "gpu", "images", "wait")  # whose series the strip needs
@@ -132,11 +133,13 @@ class Publisher:
     def glance(self) -> Figures:
         """Return the figures of a status bar, the kind of the current verdict, and the recording's state."""
         session, store = self._session, self._store
-        last = max(1, round(_GLANCE_PERIOD_S / self._settings().interval))
+        last = max(1, round(_MEAN_S / self._settings().interval))
         now = session.session_time(time.monotonic())
         loaders, main = [loader.id for loader in session.tracker.loaders()], self.current.main
         if main in {source.id for source in session.tracker.sources()}:
             loaders = [str(main)]
+        if now is not None and now > store.steps.newest + IDLE_S:
+            loaders = []  # no loop runs: no rate, as on the tiles of a dashboard
         return {
             **machine_figures(store.rows(store.last_seq - last), loaders=loaders),
             "kind": None if now is None else self.current.kind(now),

@@ -1,6 +1,7 @@
 """Measurement of training steps: the wait for the batch, and the phases of the work on it.
 
-First: `step_meter`, which times the steps of a loop; `phase_times` times their phases. The import has no side effects,
+First: `step_meter`, which times the steps of a loop; `phase_times` times their phases. `attached` measures every
+DataLoader while the monitor runs, `watched_loader` the iterables that the user names. The import has no side effects,
 and torch is imported only when a model is watched.
 
 Internal: no part of the public interface.

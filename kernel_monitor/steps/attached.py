@@ -1,7 +1,8 @@
-"""Plain DataLoaders are measured without a line in the user's code, from `attach` to `detach`.
+"""Measurement of every DataLoader that this process iterates, with no change to the user's code.
 
-`DataLoader.__iter__` and the `__next__` of torch's iterators are replaced in their classes by functions that call the
-original ones. Loaders and iterators keep their classes, and batches, random numbers and workers are torch's own.
+From `attach` to `detach`, `DataLoader.__iter__` and the `__next__` and `__init__` of torch's iterators are replaced in
+their classes by functions that call the originals. Loaders and iterators keep their classes, and batches, random
+numbers and workers are torch's own.
 """
 
 from __future__ import annotations
@@ -28,86 +29,93 @@ from .watched_loader import ATTACHED, Epoch, IterationSteps
 log = logging.getLogger(__name__)
 
 MODULE = loader_kinds.TORCH
-_OURS = "_kernel_monitor_function"  # of our functions: the function itself, which `functools.wraps` may copy to others
-_WORKING = "_kernel_monitor_attached"  # of torch's module: the mark of those of our functions that work
+_OURS = "_kernel_monitor_function"
+"""The attribute that marks our functions. Its value is the function itself: `functools.wraps` copies attributes, so
+that a wrapper by another tool has it, too, with another function as its value."""
+_ACTIVE = "_kernel_monitor_attached"
+"""The attribute of torch's module that has the mark of the newest `attach`; functions with another mark do nothing."""
 
 
 class AttachedSteps(IterationSteps):
-    """The steps of one iteration of torch's own iterator, and of the engine that takes over from it in its middle."""
+    """The steps of one iteration by torch's own iterator, and by the engine that may take over in mid-epoch."""
 
     _source: AttachedLoader
 
     def __init__(self, source: AttachedLoader, loader: Any, iterator: Any) -> None:
         super().__init__(source)
-        self._skipped = iterator._num_yielded  # batches of the first epoch, which goes on from a state
-        self._endless = not loader_kinds.makes_iterators(loader)  # it may take epoch after epoch from one iterator
-        # `for batch in DataLoader(…)` holds the iterator alone.
+        self.mark = _mark
+        self._skipped = iterator._num_yielded  # batches of the first epoch before the resumed state
+        self._endless = not loader_kinds.makes_iterators(loader)  # one iterator may deliver several epochs
+        # A strong reference where it makes no cycle: `for batch in DataLoader(…)` keeps only the iterator alive.
         self._loader = None if loader_kinds.keeps(loader, iterator) else loader
-        self._rest: Rest | None = None  # what the sampler has still to give, once an engine is to go on
-        self._tail: Iterator[Any] | None = None  # goes on, once torch's iterator has delivered what its workers have
-        self._stays = False  # torch's iterator delivers the whole epoch, as going on has failed
+        self._rest: Rest | None = None  # the batches left to the engine, once one takes over
+        self._engine: Iterator[Any] | None = None  # its iterator, once torch's workers have delivered theirs
+        self._failed = False  # the engine could not begin: torch's iterator delivers the whole epoch
 
     @property
     def handed_over(self) -> bool:
-        """Whether torch's iterator alone would not deliver the whole epoch."""
+        """Whether the rest of the epoch was given to an engine."""
         return self._rest is not None
 
     def before(self, iterator: Any) -> Iterator[Any] | None:
-        """The next batch is asked for: return what has it; None for torch's own iterator."""
-        if self._tail is not None:
-            return self._tail
-        if self._rest is None and not self._stays and self._epoch is not None and self._source.takeover is not None:
+        """Note that the next batch is requested; return the engine's iterator if that delivers it, else None."""
+        if self._engine is not None:
+            return self._engine
+        if self._rest is None and not self._failed and self._epoch is not None and self._source.takeover is not None:
             self._safely(self._hand_over, iterator, self._source.takeover)
         if self._rest is not None and not getattr(iterator, "_task_info", None):
-            return self._go_on(iterator, self._rest)
+            return self._start_engine(iterator, self._rest)
         self._safely(self._ask)
         return None
 
     def stopped(self, iterator: Any, ended: bool) -> Iterator[Any] | None:
-        """Torch's iterator has raised an exception; return what goes on in its place, if anything does."""
+        """Note that torch's iterator raised an exception; return the engine's iterator if that continues, else None.
+
+        `ended`: the exception is a StopIteration.
+        """
         if ended and self._rest is not None:
-            return self._go_on(iterator, self._rest)
+            return self._start_engine(iterator, self._rest)
         self._safely(self._stop, ended)
         return None
 
     def got(self, batch: Any) -> None:
-        """Torch's iterator has returned a batch."""
+        """Note a batch that torch's iterator has returned."""
         self._safely(self._got, batch)
 
     def got_of_engine(self, batch: Any) -> None:
-        """An engine, which measures the steps itself, has returned a batch."""
+        """Count a batch of the engine, which measures its steps itself."""
         if self._epoch is not None:
             self._epoch.batches += 1
             self._epoch.samples += watched_loader.count_samples(batch)
 
     def end(self) -> None:
-        """The engine that went on is at its end."""
+        """Note that the engine has delivered the last batch."""
         if self._epoch is not None:
             self.ended = self._epoch.finished = True
         self._loader = None
         _handed_over.discard(self)
         if _loaders is None:
-            detach()  # `__next__` has stayed for this
+            detach()  # `__next__` was left replaced until now
 
     def _hand_over(self, iterator: Any, takeover: Takeover) -> None:
-        """Take from torch's iterator what it has not given to its workers yet, if an engine is ready for it."""
+        """Give the engine the batches that torch's iterator has not given to its workers yet, if an engine is ready."""
         rest = takeover.hand_over(iterator)
         if rest is not None:
             self._rest = rest
             _handed_over.add(self)
             iterator._sampler_iter = rest
 
-    def _go_on(self, iterator: Any, rest: Rest) -> Iterator[Any] | None:
-        """Return the iterator over the rest; after a fault give that back to torch's own iterator, and return None."""
+    def _start_engine(self, iterator: Any, rest: Rest) -> Iterator[Any] | None:
+        """Return the engine's iterator over the rest; after a fault give the rest back to torch's, and return None."""
         asked = time.monotonic()
         self._safely(self._ask)
         try:
             if self._epoch is None:
                 raise RuntimeError("an epoch that did not begin")
-            self._tail = rest.go_on(self._epoch, iterator._base_seed, asked)
+            self._engine = rest.continue_epoch(self._epoch, iterator._base_seed, asked)
         except Exception:
             log.exception("a fault in kernel_monitor: torch's own iterator goes on")
-            self._rest, self._stays = None, True
+            self._rest, self._failed = None, True
             iterator._sampler_iter = rest.batches()
             for _ in range(getattr(iterator, "_prefetch_factor", 0) * iterator._num_workers):
                 iterator._try_put_index()
@@ -115,7 +123,7 @@ class AttachedSteps(IterationSteps):
         self._clock.stop()
         if iterator._num_workers > 0 and not iterator._persistent_workers:
             iterator._shutdown_workers()  # as torch does at the end of its iterator
-        return self._tail
+        return self._engine
 
     def _stop(self, ended: bool) -> None:
         super()._stop(ended)
@@ -124,7 +132,7 @@ class AttachedSteps(IterationSteps):
 
     def _ask(self) -> None:
         if self._endless and self._epoch is not None and self._epoch.finished:
-            self._clock.stop()  # nobody knows when the last step of that epoch ended
+            self._clock.stop()  # the end of that epoch's last step is not known
         super()._ask()
 
     def _begin(self) -> Epoch:
@@ -135,35 +143,39 @@ class AttachedSteps(IterationSteps):
         if self._endless and self._epoch is not None and self._epoch.finished and not self.ended:
             self._epoch = self._begin()
         super()._got(batch)
-        # Frameworks count the batches, and do not ask for one more, which would end the iteration.
+        # Frameworks count the batches, and never make the request that would raise StopIteration.
         if self._epoch is not None and self._epoch.batches == self._source.length:
             self._epoch.finished = True
 
 
 _handed_over: weakref.WeakSet[AttachedSteps] = weakref.WeakSet()
-"""Iterations whose rest torch's own `__next__` would not deliver."""
+"""Iterations whose rest was given to an engine: torch's own `__next__` would end them early."""
 
 
 class _Place(NamedTuple):
-    """Where a loop over a DataLoader stands: DataLoaders made anew for the same loop and data set are one loader."""
+    """Where a loop over a DataLoader stands: DataLoaders made anew for the same loop and data set are one loader.
+
+    An iterable-style data set may be made anew, too: no engine is chosen for it that another one should not have.
+    """
 
     file: str
     line: int
-    role: str | None  # in the framework that has the loop
-    dataset: int  # `id`
+    role: str | None  # of the loader in the framework that runs the loop
+    dataset: int | type  # `id`, or the class of an iterable-style one
+    code: Any  # a weak reference to the code of the loop; None: of a map-style data set
 
 
-class _Begun(NamedTuple):
-    """An iteration of which no batch was asked for yet; many are made only to be looked at."""
+class _PendingIteration(NamedTuple):
+    """An iteration whose first batch was not requested yet. Until then nothing is measured: it may be unused."""
 
-    loader: Any  # a weak reference where it keeps its workers, and its iterator with them
+    loader: Any  # a weak reference if it keeps its iterator: else both would be in a cycle
     place: _Place | None
     name: str
     of_torch: bool = True
 
 
 class _Loaders:
-    """The entries of the DataLoaders that were iterated since `attach`; each goes with its DataLoader or data set."""
+    """The entries of the DataLoaders that were iterated while attached; each goes with its DataLoader or data set."""
 
     def __init__(self) -> None:
         self._by_id: dict[int, tuple[weakref.ref[Any], AttachedLoader]] = {}
@@ -174,41 +186,45 @@ class _Loaders:
         found = self._by_id.get(id(loader))
         return found[1] if found is not None and found[0]() is loader else None
 
-    def of(self, loader: Any, place: _Place | None, name: str) -> AttachedLoader:
-        """Return the entry of a DataLoader, made where there is none."""
+    def get_or_make(self, loader: Any, place: _Place | None, name: str) -> AttachedLoader:
+        """Return the entry of a DataLoader; make it if there is none."""
         with _lock:
-            return self._of(loader, place, name)
+            return self._get_or_make(loader, place, name)
 
-    def _of(self, loader: Any, place: _Place | None, name: str) -> AttachedLoader:
+    def _get_or_make(self, loader: Any, place: _Place | None, name: str) -> AttachedLoader:
         found = self.get(loader)
         if found is None:
-            found = self.known(loader, place)
+            found = self.find_earlier(loader, place)
             if found is not None:
-                found.follow(loader)
+                found.replace_loader(loader)
             else:
-                found = AttachedLoader(_free(name), loader)
+                found = AttachedLoader(_unused_name(name), loader)
                 if place is not None:
                     self._keep_place(place, loader.dataset, found)
             self._keep_loader(loader, found)
-        elif found.loader is not loader:  # another one was iterated in its place, as for the rest of an epoch
-            found.follow(loader)
+        elif found.loader is not loader:  # another one of this entry was iterated meanwhile
+            found.replace_loader(loader)
         return found
 
-    def known(self, loader: Any, place: _Place | None) -> AttachedLoader | None:
-        """Return the entry of the DataLoaders that were made before for the same loop and data set.
+    def find_earlier(self, loader: Any, place: _Place | None) -> AttachedLoader | None:
+        """Return the entry of a DataLoader made earlier for the same loop and data set; None if there is none.
 
-        Two that live are two: a loop may iterate both at once, or now one and then the other. But the rest of an epoch
-        of the other, which accelerate makes a loader of, is the other's; and a framework that makes one for each
-        evaluation may keep them all, as accelerate does.
+        The entry of a DataLoader that is still alive is not shared: a loop may iterate both, at once or in turn. Two
+        exceptions: `skip_first_batches` of accelerate makes a DataLoader for the rest of another one's epoch; and a
+        framework that makes a DataLoader for each evaluation may keep the earlier ones alive, as accelerate does.
         """
         if place is None:
             return None
         of = getattr(loader, "batch_sampler", None)  # fastai gives torch's iterators something that has none
         whole = getattr(of, "__dict__", {}).get("batch_sampler")
-        for data, one in self._by_place.get(place, []):
+        for held, one in self._by_place.get(place, []):
             other = one.loader
+            if place.code is not None:
+                if other is None:
+                    return one
+                continue
             same = other is None or (whole is not None and getattr(other, "batch_sampler", None) is whole)
-            if data() is loader.dataset and (same or (place.role is not None and not one.under_way)):
+            if held() is loader.dataset and (same or (place.role is not None and not one.under_way)):
                 return one
         return None
 
@@ -217,34 +233,37 @@ class _Loaders:
         self._by_id[key] = weakref.ref(loader, lambda _: self._by_id.pop(key, None)), entry
 
     def _keep_place(self, place: _Place, dataset: Any, entry: AttachedLoader) -> None:
+        # Kept as long as another DataLoader may come to it: with the data set, or the code of the loop.
+        keeper = dataset if place.code is None else place.code()
         try:
-            data = weakref.ref(dataset, lambda _: self._by_place.pop(place, None))
+            held = weakref.ref(keeper, lambda _: self._by_place.pop(place, None))
         except TypeError:  # a tuple as data set
             return
-        self._by_place.setdefault(place, []).append((data, entry))
+        self._by_place.setdefault(place, []).append((held, entry))
 
 
-def _free(name: str) -> str:
-    """Return the name, with a number if a living loader has it: people choose among loaders by name."""
+def _unused_name(name: str) -> str:
+    """Return the name, with a number appended if a live loader has it: users choose loaders by name."""
     taken = {source.name for source in watched_loader.live()}
     names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
     return next(free for free in names if free not in taken)
 
 
-_lock = threading.RLock()  # what is collected meanwhile may iterate a DataLoader
+_lock = threading.RLock()  # reentrant: a finalizer that runs while it is held may iterate a DataLoader
 _loaders: _Loaders | None = None  # None: not attached
-_replaced: set[tuple[type, str]] = set()  # the classes and the names of the functions that ours stand for
-_mark: object = None  # of the functions of the newest `attach`
-_first: Callable[[], object] | None = None  # see `attach`
+_entries = _Loaders()  # stay from one `attach` to the next: a DataLoader that is iterated in both is one loader
+_replaced: set[tuple[type, str]] = set()  # classes and names of the methods that are replaced now
+_mark: object = None  # of the newest `attach`, see `_ACTIVE`
+_on_first_iteration: Callable[[], object] | None = None  # see `attach`
 
 
-def attach(first: Callable[[], object] | None = None) -> bool:
-    """Measure the iterations of DataLoaders that begin from now on. Returns whether it does.
+def attach(on_first_iteration: Callable[[], object] | None = None) -> bool:
+    """Measure the iterations of DataLoaders that begin from now on; return False if torch is not imported yet.
 
-    Torch is not imported for it: False until the user's code has, to be asked again. `first` is called once, as the
-    first of those iterations begins, on its thread, before it starts workers.
+    Torch is not imported for it: call this again once the user's code has. `on_first_iteration` is called once, on the
+    thread of the first of those iterations, before that starts workers.
     """
-    global _loaders, _first, _mark  # noqa: PLW0603 - one attachment a process
+    global _loaders, _on_first_iteration, _mark  # noqa: PLW0603 - one attachment a process
     with _lock:
         module = sys.modules.get(MODULE)
         if _loaders is not None:
@@ -253,45 +272,45 @@ def attach(first: Callable[[], object] | None = None) -> bool:
         # The class that the module defines last: without it another thread is still importing.
         if module is None or not hasattr(module, "_MultiProcessingDataLoaderIter"):
             return False
-        _mark = vars(module)[_WORKING] = object()
+        _mark = vars(module)[_ACTIVE] = object()
         _replace(module)
-        _loaders, _first = _Loaders(), first
-        phase_times.on_loop = _time_phases
+        _loaders, _on_first_iteration = _entries, on_first_iteration
+        phase_times.on_loop_start = _time_phases
         return True
 
 
 def _replace(module: Any) -> None:
-    for owner, name, make in _places(module):
+    for owner, name, make in _replacements(module):
         if (owner, name) not in _replaced:
-            _take_out(owner, name)
+            _restore(owner, name)
             setattr(owner, name, make(getattr(owner, name), vars(module), _mark))
             _replaced.add((owner, name))
 
 
 def detach() -> None:
-    """Put torch's own functions back. Iterations under way go on unmeasured, also in a forked child.
+    """Restore torch's own functions. Iterations under way go on unmeasured, also in a forked child.
 
-    While an engine has the rest of an iteration, `__next__` stays, which gives it to the loop.
+    While an engine has the rest of an iteration, `__next__` stays replaced: it passes the engine's batches to the loop.
     """
-    _put_back()
+    _restore_all()
     watches = sys.modules.get(f"{__package__}.automatic_watch")
     if watches is not None:
         watches.end()
 
 
-def _put_back() -> None:
-    global _loaders, _first  # noqa: PLW0603 - as above
+def _restore_all() -> None:
+    global _loaders, _on_first_iteration  # noqa: PLW0603 - as above
     with _lock:
-        _loaders = _first = phase_times.on_loop = None
+        _loaders = _on_first_iteration = phase_times.on_loop_start = None
         _replaced.clear()
         module = sys.modules.get(MODULE)
-        if module is None or vars(module).get(_WORKING) is not _mark:
-            return  # a copy of this module, imported after it, has its functions there
-        for owner, name, _ in _places(module):
+        if module is None or vars(module).get(_ACTIVE) is not _mark:
+            return  # a copy of this module, imported later, has replaced the functions
+        for owner, name, _ in _replacements(module):
             if name != "__next__" or not len(_handed_over):
-                _take_out(owner, name)
+                _restore(owner, name)
         if not len(_handed_over):
-            vars(module).pop(_WORKING, None)
+            vars(module).pop(_ACTIVE, None)
 
 
 def _time_phases() -> None:
@@ -304,92 +323,119 @@ def _time_phases() -> None:
         automatic_watch.begin()
     except Exception:
         log.exception("a fault in kernel_monitor: the phases of steps are not measured")
-        phase_times.on_loop = None
+        phase_times.on_loop_start = None
 
 
 def attached(loader: Any) -> AttachedLoader | None:
-    """Return the entry of a DataLoader that is measured; None of another one."""
+    """Return the entry of a DataLoader; None if it was not measured."""
     loaders = _loaders
     return None if loaders is None else loaders.get(loader)
 
 
-_Make = Callable[[Callable[..., Any], dict[str, Any], object], Callable[..., Any]]
+_MakeReplacement = Callable[[Callable[..., Any], dict[str, Any], object], Callable[..., Any]]
 
 
-def _places(module: Any) -> list[tuple[type, str, _Make]]:
-    places: list[tuple[type, str, _Make]] = [
-        (module.DataLoader, "__iter__", _made_iter),
-        (module._BaseDataLoaderIter, "__next__", _made_next),
-        # Of the classes, not of their base, which warns at the place of its caller.
-        (module._SingleProcessDataLoaderIter, "__init__", _made_init),
-        (module._MultiProcessingDataLoaderIter, "__init__", _made_init),
+def _replacements(module: Any) -> list[tuple[type, str, _MakeReplacement]]:
+    """Return the classes, the names of the methods to replace, and the functions that make the replacements."""
+    places: list[tuple[type, str, _MakeReplacement]] = [
+        (module.DataLoader, "__iter__", _measured_iter),
+        (module._BaseDataLoaderIter, "__next__", _measured_next),
+        # Not `__init__` of the base class: it attributes its warnings to its caller, which would then be ours.
+        (module._SingleProcessDataLoaderIter, "__init__", _measured_init),
+        (module._MultiProcessingDataLoaderIter, "__init__", _measured_init),
     ]
     stateful = loader_kinds.stateful_class()
-    return places if stateful is None else [*places, (stateful, "__iter__", _made_iter)]
+    if stateful is None:
+        return places
+    places.append((stateful, "__iter__", _measured_iter))
+    with_workers = loader_kinds.stateful_workers_class()
+    return places if with_workers is None else [*places, (with_workers, "__init__", _measured_worker_start)]
 
 
-def _take_out(owner: type, name: str) -> None:
-    """Put the original back where our function stands, of this module or of a copy of it that was imported before.
+def _restore(owner: type, name: str) -> None:
+    """Restore a method that this module, or a copy of it that was imported before, has replaced.
 
-    Where another tool has replaced ours, it stays inside of that tool's and does nothing.
+    If another tool has wrapped our function, ours stays inside of that tool's and only calls the original.
     """
     function: Any = getattr(owner, name)
     while getattr(function, _OURS, None) is function:
         setattr(owner, name, function := vars(function)["__wrapped__"])
 
 
-def _made_iter(original: Callable[[Any], Any], module: dict[str, Any], mark: object) -> Callable[[Any], Any]:
+def _measured_iter(original: Callable[[Any], Any], module: dict[str, Any], mark: object) -> Callable[[Any], Any]:
     @functools.wraps(original)
     def __iter__(self: Any) -> Any:  # noqa: N807
         loaders = _loaders
-        if loaders is None or module.get(_WORKING) is not mark or OWN in self.__dict__:
+        if loaders is None or module.get(_ACTIVE) is not mark or OWN in self.__dict__:
             return original(self)
         iterate = begun = None
         try:
             begun = _begin(self, sys._getframe(1))
             if begun is not None:
-                iterate = _replacement(loaders, self, begun)
+                iterate = _engine_iterator_maker(loaders, self, begun)
         except Exception:
             log.exception("a fault in kernel_monitor: a DataLoader is not measured")
         if iterate is not None:
             return iterate()
-        outer, _making.loader = getattr(_making, "loader", None), self
+        outer, _in_torch.loader = getattr(_in_torch, "loader", None), self
         try:
             iterator = original(self)
         finally:
-            _making.loader = outer
-        kept = getattr(iterator, "__dict__", None)  # a class of the user's may iterate with a generator
-        if begun is not None and kept is not None:
-            kept[ATTACHED] = begun._replace(loader=weakref.ref(self)) if loader_kinds.keeps(self, iterator) else begun
+            _in_torch.loader = outer
+        kept = getattr(iterator, "__dict__", None)  # a generator has none, which a user's class may return
+        try:
+            if begun is not None and kept is not None:
+                held = weakref.ref(self) if loader_kinds.keeps(self, iterator) else begun.loader
+                kept[ATTACHED] = begun._replace(loader=held)
+        except Exception:
+            log.exception("a fault in kernel_monitor: a DataLoader is not measured")
         return iterator
 
     setattr(__iter__, _OURS, __iter__)
     return __iter__
 
 
-_making = threading.local()  # `loader`: the one whose `__iter__`, torch's own, this thread is in
-starting_workers: Callable[[Any], AbstractContextManager[None]] | None = None
-"""Set by the engines, which start threads: what is entered while torch starts workers for a DataLoader."""
+_in_torch = threading.local()  # `loader`: the DataLoader whose original `__iter__` runs on this thread
+worker_start_context: Callable[[Any], AbstractContextManager[None]] | None = None
+"""A context manager for a DataLoader, entered while torch starts workers for it; see `loaders.engines.worker_start`."""
 
 
-def _made_init(original: Callable[..., Any], module: dict[str, Any], mark: object) -> Callable[..., Any]:
+def _worker_start(loader: Any) -> contextlib.ExitStack:
+    """Return the context in which an iterator of a DataLoader is made, which starts its workers; already entered."""
+    around = contextlib.ExitStack()
+    try:
+        if worker_start_context is not None and loader.num_workers and OWN not in vars(loader):
+            around.enter_context(worker_start_context(loader))
+    except Exception:
+        log.exception("a fault in kernel_monitor: workers are started as torch starts them")
+    return around
+
+
+def _measured_worker_start(original: Callable[..., Any], _module: dict[str, Any], _mark: object) -> Callable[..., Any]:
+    """Start the workers of iterators that `_measured_iter` attaches to, and that are no torch's own."""
+
+    @functools.wraps(original)
+    def __init__(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        with _worker_start(loader):
+            original(self, loader, *args, **kwargs)
+
+    setattr(__init__, _OURS, __init__)
+    return __init__
+
+
+def _measured_init(original: Callable[..., Any], module: dict[str, Any], mark: object) -> Callable[..., Any]:
     """Attach to the iterators that are made without torch's `__iter__`, as by Ultralytics and fastai."""
 
     @functools.wraps(original)
     def __init__(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        with contextlib.ExitStack() as around:
-            try:
-                if starting_workers is not None and loader.num_workers and OWN not in vars(loader):
-                    around.enter_context(starting_workers(loader))
-            except Exception:
-                log.exception("a fault in kernel_monitor: workers are started as torch starts them")
+        with _worker_start(loader):
             original(self, loader, *args, **kwargs)
-        if _loaders is None or module.get(_WORKING) is not mark or getattr(_making, "loader", None) is loader:
+        if _loaders is None or module.get(_ACTIVE) is not mark or getattr(_in_torch, "loader", None) is loader:
             return
         try:
             begun = None if OWN in vars(loader) else _begin(loader, sys._getframe(1))
             if begun is not None:
-                # Whoever made the iterator holds the loader.
+                # Weak: the code that made the iterator keeps the loader alive.
                 self.__dict__[ATTACHED] = begun._replace(loader=weakref.ref(loader), of_torch=False)
         except Exception:
             log.exception("a fault in kernel_monitor: a DataLoader is not measured")
@@ -398,18 +444,19 @@ def _made_init(original: Callable[..., Any], module: dict[str, Any], mark: objec
     return __init__
 
 
-def _made_next(original: Callable[[Any], Any], module: dict[str, Any], mark: object) -> Callable[[Any], Any]:
+def _measured_next(original: Callable[[Any], Any], module: dict[str, Any], mark: object) -> Callable[[Any], Any]:
     @functools.wraps(original)
     def __next__(self: Any) -> Any:  # noqa: N807
         steps = self.__dict__.get(ATTACHED)
-        if steps is None or module.get(_WORKING) is not mark:
+        if steps is None or module.get(_ACTIVE) is not mark:
             return original(self)
-        if _loaders is None and not getattr(steps, "handed_over", False):
+        # Of what was delivered between `detach` and another `attach`, its counts would know nothing.
+        if (_loaders is None or getattr(steps, "mark", mark) is not mark) and not getattr(steps, "handed_over", False):
             return original(self)
         engine = None
         try:
-            if type(steps) is _Begun:
-                steps = _started(self, steps)
+            if type(steps) is _PendingIteration:
+                steps = _start_steps(self, steps)
             if not hasattr(steps, "before"):  # nothing to measure, or begun by a copy of this module
                 steps = None
             if steps is not None:
@@ -456,10 +503,10 @@ def _next_of_engine(steps: Any, engine: Iterator[Any]) -> Any:
     return batch
 
 
-def _begin(loader: Any, frame: FrameType) -> _Begun | None:
-    """Return an iteration that begins, asked for by this frame; None for one that is not to be measured."""
-    global _first
-    first, _first = _first, None
+def _begin(loader: Any, frame: FrameType) -> _PendingIteration | None:
+    """Return the iteration that this frame begins; None if it is not to be measured."""
+    global _on_first_iteration
+    first, _on_first_iteration = _on_first_iteration, None
     if first is not None:
         first()
     site = loop_site(frame)
@@ -467,40 +514,46 @@ def _begin(loader: Any, frame: FrameType) -> _Begun | None:
         return None
     at, place = site.frame, None
     if at is not None:
-        place = _Place(at.f_code.co_filename, at.f_lineno, site.role, id(loader.dataset))
+        where = (at.f_code.co_filename, at.f_lineno, site.role)
+        if loader_kinds.is_iterable(loader):
+            place = _Place(*where, type(loader.dataset), weakref.ref(at.f_code))
+            hash(place)  # while the code lives
+        else:
+            place = _Place(*where, id(loader.dataset), None)
     held = weakref.ref(loader) if loader.persistent_workers else loader
-    return _Begun(held, place, site.role or loader_name(loader, at))
+    return _PendingIteration(held, place, site.role or loader_name(loader, at))
 
 
-def _replacement(loaders: _Loaders, loader: Any, begun: _Begun) -> Callable[[], Any] | None:
-    """Return what makes the iterator in torch's place, for a loader on which somebody has clicked; else None."""
-    entry = loaders.get(loader) or loaders.known(loader, begun.place)
+def _engine_iterator_maker(loaders: _Loaders, loader: Any, begun: _PendingIteration) -> Callable[[], Any] | None:
+    """Return a function that makes the iterator, if a click gave this loader an engine; None if torch is to make it."""
+    entry = loaders.get(loader) or loaders.find_earlier(loader, begun.place)
     if entry is None or entry.takeover is None:
         return None
     if entry.loader is not loader:
-        loaders.of(loader, begun.place, begun.name)
+        loaders.get_or_make(loader, begun.place, begun.name)
     make = entry.takeover.begin()
-    return None if make is None else functools.partial(_made, entry, make)
+    return None if make is None else functools.partial(_make_engine_iterator, entry, make)
 
 
-def _made(entry: AttachedLoader, make: Callable[[], Any]) -> Any:
+def _make_engine_iterator(entry: AttachedLoader, make: Callable[[], Any]) -> Any:
+    """Return the iterator that `make` makes, and note it in the loader's entry."""
     iterator = make()
     try:
         entry.iterator = weakref.ref(iterator)
-    except TypeError:  # after a fault of an engine: some iterator of Python's
+    except TypeError:  # after a fault it may be a built-in iterator, which takes no weak references
         entry.iterator = None
     return iterator
 
 
-def _started(iterator: Any, begun: _Begun) -> AttachedSteps | None:
-    """Return the steps of an iteration whose first batch is asked for; None where its loader is gone."""
+def _start_steps(iterator: Any, begun: _PendingIteration) -> AttachedSteps | None:
+    """Return the steps of an iteration whose first batch is requested; None if its loader is gone."""
     iterator.__dict__.pop(ATTACHED, None)
     loader = begun.loader() if isinstance(begun.loader, weakref.ref) else begun.loader
     loaders = _loaders
     if loaders is None or loader is None:
         return None
     try:
-        source = loaders.of(loader, begun.place, begun.name)
+        source = loaders.get_or_make(loader, begun.place, begun.name)
         source.iterator, source.of_torch = weakref.ref(iterator), begun.of_torch
         steps = AttachedSteps(source, loader, iterator)
     except Exception:
@@ -512,7 +565,7 @@ def _started(iterator: Any, begun: _Begun) -> AttachedSteps | None:
 
 @in_forked_children
 def _in_child() -> None:
-    global _lock  # noqa: PLW0603 - some other thread of the parent may have held it
-    _lock = threading.RLock()
-    _handed_over.clear()  # their engines are the parent's
-    _put_back()
+    global _entries, _lock
+    _entries, _lock = _Loaders(), threading.RLock()
+    _handed_over.clear()  # their engines run in the parent
+    _restore_all()

@@ -1,4 +1,4 @@
-"""The entry of a plain DataLoader that is measured, and what its engines are to it after a click."""
+"""The entry of an attached DataLoader, and the protocols of the engines that may take over from it after a click."""
 
 from __future__ import annotations
 
@@ -15,61 +15,62 @@ if TYPE_CHECKING:
     from ..protocol.states import EpochCounts
 
 OWN = "_kernel_monitor_own"
-"""The attribute of what this package made for itself: a DataLoader, which is not attached to; a hook on all modules."""
-_SAMPLERS = "torch.utils.data."  # the module of torch's own samplers begins so
-_ASKED = "_IterableDataset_len_called"  # of an iterable-style DataLoader: the length that it has told
+"""The attribute that marks what this package made for itself: DataLoaders, which are not measured, and hooks."""
+_SAMPLERS = "torch.utils.data."  # the beginning of the module names of torch's own samplers
+_ASKED = "_IterableDataset_len_called"  # where an iterable-style DataLoader keeps the length that it returned
 
 
 class Rest(Protocol):
-    """The rest of an epoch that an engine takes over. Torch's iterator has it as its sampler, which gives no more."""
+    """The rest of an epoch, which an engine delivers. Torch's iterator has it in place of its sampler."""
 
     def __next__(self) -> Any:
-        """Draw what torch would draw now, keep it, and raise StopIteration."""
+        """Take the next batch of indices from the sampler, keep it, and raise StopIteration."""
 
-    def go_on(self, epoch: Epoch, seed: int, asked: float) -> Iterator[Any]:
-        """Return the iterator over the rest.
+    def continue_epoch(self, epoch: Epoch, seed: int, asked: float) -> Iterator[Any]:
+        """Return the engine's iterator over the rest.
 
         Args:
-            epoch: torch's iterator has delivered its beginning.
+            epoch: the epoch, whose beginning torch's iterator has delivered.
             seed: of the augmentation.
-            asked: when the next batch was asked for (s, monotonic).
+            asked: the time at which the next batch was requested (s, `time.monotonic`).
         """
 
     def batches(self) -> Iterator[Any]:
-        """Return what the sampler has still to give."""
+        """Return the batches of indices that torch has not taken from the sampler."""
 
 
 class Takeover(Protocol):
-    """The engines' side of an attached loader; see `loaders.takeover`. Only the loop's thread calls these."""
+    """The engines of an attached loader, as `steps` knows them; see `loaders.takeover`. For the loop's thread only."""
 
     def begin(self) -> Callable[[], Any] | None:
-        """An iteration begins: return what makes the iterator in torch's place; None where torch's own is to iterate.
+        """Return a function that makes the iterator of an iteration that begins; None if torch is to make it.
 
-        What that raises, plain torch would raise, too.
+        What that function raises, plain torch would raise, too.
         """
 
     def hand_over(self, iterator: Any) -> Rest | None:
-        """Between two batches: return the rest of the epoch for an engine; None while torch's iterator is to go on."""
+        """Return the rest of the epoch if an engine is to deliver it, else None; called between two batches."""
 
     def renew(self) -> None:
-        """The DataLoader was made anew: keep the choice of an engine."""
+        """Note that the DataLoader was made anew; keep the chosen engine and the knobs."""
 
     def epochs(self) -> list[EpochCounts]:
         """Return the counts of the last epochs, oldest first."""
 
 
 class AttachedLoader(Source):
-    """A plain DataLoader that this process iterates, or several that a function makes anew, one for each epoch.
+    """The entry of a DataLoader that this process iterates, or of several that a function makes anew for each epoch.
 
     Attributes:
-        takeover: what goes on in torch's place after a click; None before `kernel_monitor.loaders` is imported.
-        of_torch: whether torch's own `__iter__` makes the iterators, which is where an engine can begin.
+        takeover: its engines; None before `kernel_monitor.loaders` asks for them.
+        of_torch: whether torch's own `__iter__` makes the iterators; only there an engine can begin.
+        iterator: a weak reference to the iterator of the newest epoch, torch's or an engine's.
     """
 
     def __init__(self, name: str, loader: Any) -> None:
         self.takeover: Takeover | None = None
         self.of_torch = True
-        self.iterator: weakref.ref[Any] | None = None  # torch's, or what is in its place, of the newest epoch
+        self.iterator: weakref.ref[Any] | None = None
         self._loader = weakref.ref(loader)
         super().__init__(name)
 
@@ -78,14 +79,14 @@ class AttachedLoader(Source):
         """The DataLoader of the newest epoch; None if it is gone."""
         return self._loader()
 
-    def follow(self, loader: Any) -> None:
-        """The next epoch is one of this DataLoader."""
+    def replace_loader(self, loader: Any) -> None:
+        """Use this DataLoader, which was made anew, from the next epoch on."""
         self._loader = weakref.ref(loader)
         if self.takeover is not None:
             self.takeover.renew()
 
     def begin(self, skipped: int = 0) -> Epoch:
-        """Begin and return an epoch, after that many batches of it where it goes on from a state."""
+        """Begin and return an epoch; `skipped` batches of it came before, if it resumes from a saved state."""
         batches, planned = _lengths(self.loader)
         if skipped:
             samples = loader_kinds.samples_of(self.loader, skipped)
@@ -96,7 +97,7 @@ class AttachedLoader(Source):
 
     @property
     def under_way(self) -> bool:
-        """Whether its newest iteration has not come to its end."""
+        """Whether its newest iteration has begun and not ended."""
         if self.iterator is None or self.iterator() is None:
             return False
         counts = self.log.counts() if self.takeover is None else self.takeover.epochs()
@@ -104,16 +105,17 @@ class AttachedLoader(Source):
 
     @property
     def worker_pids(self) -> list[int]:
-        """The process numbers of the workers of torch's own iterator."""
+        """The process ids of the workers of torch's own iterator."""
         iterator = None if self.iterator is None else self.iterator()
         return [worker.pid for worker in getattr(iterator, "_workers", ()) if worker.pid is not None]
 
 
 def _lengths(loader: Any) -> tuple[int | None, int | None]:
-    """Return the batches and the samples of an epoch; None: not known. What the loop then gets does not change by it.
+    """Return the numbers of batches and of samples of an epoch; None: not known.
 
-    A user's sampler may draw its batches to count them. An iterable-style DataLoader that was asked for its length
-    warns where more comes.
+    Asking for them must not change what the loop gets. A user's sampler may draw its batches to count them, so the
+    default generators are restored. An iterable-style DataLoader warns if more batches come than the length that it
+    returned, so that is forgotten again.
     """
     if loader is None:
         return None, None
@@ -133,7 +135,7 @@ def _lengths(loader: Any) -> tuple[int | None, int | None]:
 
 
 def _states() -> list[tuple[Callable[[Any], object], Any]]:
-    """Return the states of the process's default generators, each after the function that restores it."""
+    """Return a pair for each default generator of the process: the function that restores it, and its state now."""
     torch, numpy = sys.modules["torch"], sys.modules.get("numpy.random")
     states = [(torch.set_rng_state, torch.get_rng_state()), (random.setstate, random.getstate())]
     if numpy is not None:

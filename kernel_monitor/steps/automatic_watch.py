@@ -1,8 +1,8 @@
-"""Watches that no call of `monitor.watch` began: of what the measured loops of this process train.
+"""Phases of steps without a call of `monitor.watch`: the models that the measured loops train are found and watched.
 
-The steps of all optimizers are timed by hooks that torch offers for that. They also tell which parameters a loop
-trains, and so which of the modules that it calls is its model. That one is looked for once for each optimizer, among
-the calls up to its next step. (Hooks on all modules from then on would slow each call of a submodule: by 1.8 µs, which
+The steps of all optimizers are timed by hooks that torch offers for that. The optimizer's parameters then show which of
+the modules that a loop calls is its model. The search runs once for each optimizer, from its first step to its next
+one. (Hooks on all modules from then on would slow each call of a submodule: by 1.8 µs, which
 for the 151 modules of a ResNet-50 is 1.4 % of a step of 20 ms.)
 """
 
@@ -29,35 +29,35 @@ from .phase_times import OPTIMIZER, thread_phases
 log = logging.getLogger(__name__)
 
 _compiling = torch.compiler.is_compiling
-_STEP_FILE = register_optimizer_step_pre_hook.__code__.co_filename  # in which torch calls our hooks
-_FRAMES = 60  # of the stack in whose global variables compiled models are looked for
-_MOST_MODULES = 8  # that a loop calls one by one; a loop with more calls the layers of its model itself
-_MOST_CALLS = 20_000  # of modules, after which a search ends
+_STEP_FILE = register_optimizer_step_pre_hook.__code__.co_filename  # the file in which torch calls our hooks
+_FRAMES = 60  # innermost frames of the stack whose global variables are searched for compiled models
+_MOST_MODULES = 8  # watched for one optimizer; a loop that calls more of them calls its model's layers itself
+_MOST_CALLS = 20_000  # calls of modules after which a search ends
 _NO_HOOKS = (torch.jit.ScriptModule, torch.nn.TransformerEncoderLayer)
-"""Modules that take no hooks, or that compute in another way with them: torch has a fast path for layers without."""
-_MOST_SEARCHES = 16  # at a time; some code has an optimizer for each parameter
-_COVERED = 0.9  # share of the trained parameters that the modules found must own
+"""Modules that accept no hooks, or compute differently with them: torch has a fast path for layers without hooks."""
+_MOST_SEARCHES = 16  # at a time: some code makes an optimizer for each parameter
+_COVERED = 0.9  # least share of the optimizer's parameters that the modules found must own
 
 
 class _Search:
-    """A search for the modules that a thread calls and that own parameters of an optimizer, among the next calls."""
+    """A search, among the next calls of a thread, for the modules that own an optimizer's parameters."""
 
     def __init__(self, parameters: list[torch.Tensor]) -> None:
-        self.asked = thread_phases().asked  # as it began
+        self.asked = thread_phases().asked  # batches that the thread had requested when the search began
         self._thread = threading.get_ident()
         self._missing = {id(parameter): parameter.numel() for parameter in parameters}
         self._all = sum(self._missing.values())
-        self._known: set[int] = set()  # ids of the modules that were looked at, and of those inside them
+        self._known: set[int] = set()  # ids of the modules looked at and of their submodules
         self._found: list[weakref.ref[torch.nn.Module]] = []
         self._calls = 0
-        self._handle = register_module_forward_pre_hook(self._called)
+        self._handle = register_module_forward_pre_hook(self._on_call)
 
     def end(self) -> None:
-        """Look at no more calls."""
+        """Remove the hook on all modules."""
         self._handle.remove()
 
     def result(self) -> list[torch.nn.Module]:
-        """End the search; return the modules found, or none where they are not surely what the loop trains."""
+        """End the search; return the modules found, or an empty list if it is not certain that the loop trains them."""
         self.end()
         found = [module for reference in self._found if (module := reference()) is not None]
         unsure = (
@@ -67,7 +67,7 @@ class _Search:
         )
         return [] if unsure else found
 
-    def _called(self, module: torch.nn.Module, _: Any) -> None:
+    def _on_call(self, module: torch.nn.Module, _: Any) -> None:
         if _compiling() or threading.get_ident() != self._thread or not torch.is_grad_enabled():
             return
         try:
@@ -77,7 +77,7 @@ class _Search:
             self._found = []
             _log_fault(error)
 
-    setattr(_called, OWN, True)
+    setattr(_on_call, OWN, True)
 
     def _look(self, module: torch.nn.Module) -> None:
         self._calls += 1
@@ -93,7 +93,7 @@ class _Search:
 
 
 class _Hooks:
-    """The hooks on the steps of all optimizers, and what they have found out."""
+    """The hooks on the steps of all optimizers, with the optimizers seen and the searches under way."""
 
     def __init__(self) -> None:
         self._on = True
@@ -101,39 +101,39 @@ class _Hooks:
         self._optimizers: dict[int, weakref.ref[torch.optim.Optimizer]] = {}  # that have stepped, by their ids
         self._searches: dict[int, _Search] = {}  # by the id of the optimizer, until its next step
         self._handles = (
-            register_optimizer_step_pre_hook(self._begins),
-            register_optimizer_step_post_hook(self._ends),
+            register_optimizer_step_pre_hook(self._step_begins),
+            register_optimizer_step_post_hook(self._step_ends),
         )
 
     def stop(self) -> None:
-        """End all that was begun without a line of the user's, and take the hooks out."""
+        """End the automatic watches and the searches, and remove the hooks."""
         self._on = False
         for search in list(self._searches.values()):
             search.end()
         model_watch.stop_automatic_watches()
         if self._timing:
             model_watch.end_timing()
-        if not self._taken_out():
-            boundary.at_boundary(None, lambda _: not self._taken_out())
+        if not self._remove_if_idle():
+            boundary.call_between_steps(None, lambda _: not self._remove_if_idle())
 
-    def take_out(self) -> None:
-        """Take the hooks out."""
+    def remove(self) -> None:
+        """Remove the hooks."""
         self._on = False
         for handle in self._handles:
             handle.remove()
         for search in list(self._searches.values()):
             search.end()
 
-    def _taken_out(self) -> bool:
-        """Take the hooks out unless another thread is in a step: torch may be going through their list there."""
+    def _remove_if_idle(self) -> bool:
+        """Remove the hooks and return True, unless another thread is in a step: torch may be iterating over them."""
         here = threading.get_ident()
         for thread, frame in sys._current_frames().items():
             if thread != here and any(above.f_code.co_filename == _STEP_FILE for above in _stack(frame)):
                 return False
-        self.take_out()
+        self.remove()
         return True
 
-    def _begins(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    def _step_begins(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if _compiling() or not self._on:
             return
         phases = thread_phases()
@@ -151,24 +151,24 @@ class _Hooks:
             _log_fault(error)
         phases.enter(OPTIMIZER, sys._getframe(1).f_code)
 
-    def _ends(self, *_: Any) -> None:
+    def _step_ends(self, *_: Any) -> None:
         """End the optimizer's phase; torch does not call this hook if the step raises."""
         if not _compiling() and self._on and thread_phases().asked:
             thread_phases().leave(OPTIMIZER)
 
     def _first_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Look for the modules that have the parameters of an optimizer, once."""
+        """Begin the search for the modules that own the parameters of an optimizer."""
         self._optimizers[id(optimizer)] = weakref.ref(optimizer)
         if not self._timing:
             self._timing = True
             model_watch.begin_timing()
         stale = self._searches.pop(id(optimizer), None)
-        if stale is not None:  # of an optimizer that was at the same address
+        if stale is not None:  # of a freed optimizer that had the same id
             stale.end()
         if model_watch.user_watches() or len(self._searches) >= _MOST_SEARCHES:
             return
         parameters = [parameter for parameter in _parameters(optimizer) if parameter.requires_grad]
-        # No gradients are there yet where a closure computes them.
+        # A closure that computes the gradients has not run yet: then all parameters count.
         parameters = [parameter for parameter in parameters if parameter.grad is not None] or parameters
         if _torch_compiles():
             self._watch(_compiled_models({id(parameter) for parameter in parameters}, sys._getframe(1)))
@@ -176,9 +176,9 @@ class _Hooks:
             self._searches[id(optimizer)] = _Search(parameters)
 
     def _end_search(self, optimizer: torch.optim.Optimizer, asked: int) -> None:
-        """Watch what the search of an optimizer has found, a batch later than it began.
+        """Watch what the search of an optimizer has found, unless it began in the same batch.
 
-        Within a batch, the step of a class that calls the one of its base class may come here twice.
+        An optimizer whose `step` calls that of its base class runs the hooks twice in a batch.
         """
         search = self._searches.get(id(optimizer))
         if search is not None and search.asked != asked:
@@ -209,9 +209,9 @@ def _stack(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _torch_compiles() -> bool:
-    """Return whether this process has called `torch.compile`."""
+    """Return whether `torch.compile` was called in this process."""
     module = sys.modules.get("torch._dynamo.eval_frame")
-    backends = getattr(module, "cached_backends", {0: module})  # has None for functions that are not to be compiled
+    backends = getattr(module, "cached_backends", {0: module})  # None: a function that is not to be compiled
     return any(backend for backend in backends.values())
 
 
@@ -239,10 +239,10 @@ _faulty = False
 
 
 def begin() -> None:
-    """Time the steps of all optimizers from now on, in the threads that run measured loops, and what they train."""
+    """Time optimizers, and the models that they train, from now on, in the threads that run measured loops."""
     if not _running():
         with _lock:
-            if phase_times.on_loop is not None and not _running():  # else `end` was called meanwhile
+            if phase_times.on_loop_start is not None and not _running():  # else `end` was called meanwhile
                 _hooks.append(_Hooks())
 
 
@@ -251,7 +251,7 @@ def _running() -> bool:
 
 
 def end() -> None:
-    """Time no more than what the user's code asks for."""
+    """Remove the hooks; time only what the user's code asks for."""
     with _lock:
         ended = _hooks.copy()
         _hooks.clear()
@@ -271,5 +271,5 @@ def _in_child() -> None:
     global _lock  # noqa: PLW0603 - some other thread of the parent may have held it
     _lock = threading.Lock()
     for hooks in _hooks:
-        hooks.take_out()
+        hooks.remove()
     _hooks.clear()

@@ -38,7 +38,7 @@ waiting: tuple[tuple[str | None, Call], ...] = ()
 without the lock; a step without calls costs nothing."""
 
 
-def at_boundary(loader_id: str | None, call: Call) -> Callable[[], None]:
+def call_between_steps(loader_id: str | None, call: Call) -> Callable[[], None]:
     """Call a function at each boundary between a source's steps until it returns False.
 
     It runs on the loop's thread when the next batch is requested, and its time belongs to no step. An Exception is

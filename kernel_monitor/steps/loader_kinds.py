@@ -1,4 +1,4 @@
-"""The kinds of loaders that iterate in another way than a plain DataLoader, recognised without an import of theirs."""
+"""Loaders that iterate in another way than a plain DataLoader; their packages are not imported to recognise them."""
 
 from __future__ import annotations
 
@@ -16,25 +16,35 @@ def stateful_class() -> Any:
     return getattr(sys.modules.get(_STATEFUL), "StatefulDataLoader", None)
 
 
+def stateful_workers_class() -> Any:
+    """Return the class of its iterators that have workers; None where there is none."""
+    return getattr(sys.modules.get(_STATEFUL), "_StatefulMultiProcessingDataLoaderIter", None)
+
+
 def makes_iterators(loader: Any) -> bool:
-    """Return whether each epoch of a loader has an iterator of its own, as torch's have, and torchdata's."""
+    """Return whether a loader makes an iterator for each epoch, as those of torch and of torchdata do."""
     known = (sys.modules[TORCH].DataLoader, stateful_class())
     return any(kind is not None and type(loader).__iter__ is kind.__iter__ for kind in known)
 
 
 def keeps(loader: Any, iterator: Any) -> bool:
-    """Return whether a loader holds its iterator: an iterator that holds its loader would be in a cycle."""
+    """Return whether a loader refers to its iterator, so that a reference back would make a cycle."""
     return bool(loader.persistent_workers) or any(value is iterator for value in vars(loader).values())
 
 
 def of_fastai(loader: Any) -> Any:
-    """Return fastai's DataLoader, none of torch's, of what that gives to torch's iterators; None of other loaders."""
+    """Return fastai's own DataLoader behind the object that it gives to torch's iterators; None for other loaders."""
     kind = type(loader)
     return loader.d if kind.__name__ == "_FakeLoader" and kind.__module__ == "fastai.data.load" else None
 
 
+def is_iterable(loader: Any) -> bool:
+    """Return whether the data set of one of torch's loaders is iterable-style."""
+    return of_fastai(loader) is None and isinstance(loader.dataset, sys.modules[TORCH].IterableDataset)
+
+
 def lengths(loader: Any) -> tuple[int | None, int | None]:
-    """Return the batches and the samples of an epoch; None: not known."""
+    """Return the numbers of batches and of samples of an epoch; None: not known."""
     outer = of_fastai(loader)
     if outer is None:
         return watched_loader.length(loader), watched_loader.planned(loader)
@@ -43,6 +53,6 @@ def lengths(loader: Any) -> tuple[int | None, int | None]:
 
 
 def samples_of(loader: Any, batches: int) -> int | None:
-    """Return the samples of that many full batches; None: not known."""
+    """Return the number of samples in that many full batches; None: not known."""
     size = getattr(loader, "batch_size", None)
     return batches * size if isinstance(size, int) else None

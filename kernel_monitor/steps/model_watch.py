@@ -31,7 +31,7 @@ _watches: dict[int, ModelWatch] = {}  # by the id of the living model
 
 
 def watch(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None) -> ModelWatch:
-    """See `kernel_monitor.steps.watch`. What the user watches replaces all watches that nobody asked for."""
+    """See `kernel_monitor.steps.watch`. A call of it ends all automatic watches."""
     if not isinstance(model, torch.nn.Module):
         raise MonitorError(
             f"watch() takes a torch.nn.Module, and {type(model).__name__} is none. "
@@ -52,7 +52,7 @@ def watch(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None
 
 
 def watch_automatically(model: torch.nn.Module) -> None:
-    """Watch a model that the user's code does not name to us, unless it is watched."""
+    """Watch a model without a call of `watch`, unless it is watched."""
     with _lock:
         if id(model) not in _watches:
             found = _watches[id(model)] = ModelWatch(model, is_automatic=True)
@@ -60,7 +60,7 @@ def watch_automatically(model: torch.nn.Module) -> None:
 
 
 def stop_automatic_watches() -> None:
-    """End the watches that no call of `watch` began."""
+    """End the watches that `watch_automatically` began."""
     with _lock:
         for found in [found for found in _watches.values() if found.is_automatic]:
             found.stop()
@@ -72,7 +72,7 @@ def user_watches() -> bool:
 
 
 def begin_timing() -> None:
-    """Time each call of `torch.autograd.backward` until `end_timing`; the calls of both are counted."""
+    """Time each call of `torch.autograd.backward` until `end_timing` was called as often as this."""
     watched_models.change(+1)
     _BACKWARD.install()
     for function in _REFUSE_HOOKS:
@@ -80,7 +80,7 @@ def begin_timing() -> None:
 
 
 def end_timing() -> None:
-    """End what `begin_timing` began."""
+    """Undo one call of `begin_timing`; after the last one torch has its own functions."""
     watched_models.change(-1)
     if not watched_models.count:
         for function in (_BACKWARD, *_REFUSE_HOOKS, *_COPIES):
@@ -108,7 +108,7 @@ class ModelWatch:
     """A watch of a model, made by `watch`; as a context manager it stops at the end of the block."""
 
     def __init__(self, model: torch.nn.Module, *, is_automatic: bool = False) -> None:
-        self.is_automatic = is_automatic  # no call of `watch` began it
+        self.is_automatic = is_automatic  # `watch_automatically` began it
         self._key = id(model)
         self._process = os.getpid()
 

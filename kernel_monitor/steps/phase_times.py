@@ -40,7 +40,7 @@ class ThreadPhases:
     def __init__(self) -> None:
         self.spent = [0.0] * KINDS  # s, by kind, since the thread's first phase
         self.used = False  # there was a phase
-        self.asked = 0  # batches that measured loops have asked for on this thread
+        self.asked = 0  # batches that measured loops have requested on this thread
         self.on_device = False  # the models that run on this thread are on a GPU; the phases are timed there, too
         self.trails: list[Trail] = []  # the trails of the steps under way on this thread
         # The open phases, the innermost last, each with the function that must be running; None for a `with` block.
@@ -148,8 +148,8 @@ class _Local(threading.local):
 
 
 watched_models = WatchedModels()
-on_loop: Callable[[], None] | None = None
-"""Called as a measured loop begins, on its thread, to find out what it trains; None where the user's code tells it."""
+on_loop_start: Callable[[], None] | None = None
+"""Called on the thread of each measured loop as it begins, to find its model; None: do not look for models."""
 _local = _Local()
 
 

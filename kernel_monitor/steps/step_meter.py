@@ -166,8 +166,8 @@ class StepClock:
         ranks = plugin("ranks")
         if ranks is not None:
             ranks.follow(meter)  # sends the steps of this process if it is a rank of a job
-        if phase_times.on_loop is not None:
-            phase_times.on_loop()
+        if phase_times.on_loop_start is not None:
+            phase_times.on_loop_start()
 
     def __del__(self) -> None:
         self._meter.idle = True  # may run on any thread

@@ -178,11 +178,11 @@ def _in_child() -> None:
 
 
 ATTACHED = "_kernel_monitor_steps"
-"""The attribute of one of torch's iterators that has its steps, where it is measured without a line in user's code."""
+"""The attribute of torch's iterators that has the steps of an attached loader's iteration."""
 
 
 def forget_attached(iterator: Any) -> None:
-    """Measure an iterator's steps where it is watched, and not a second time where it is attached to."""
+    """Do not measure an iterator as an attached loader's: `watch_loader` measures it."""
     getattr(iterator, "__dict__", {}).pop(ATTACHED, None)
 
 
@@ -281,7 +281,7 @@ class _WatchedIterator(WatchedLoader):
 
 
 class IterationSteps:
-    """The steps of one pass over a source, on the thread that iterates: an epoch, and the next one where it goes on."""
+    """The steps of one iterator over a source, on the thread that iterates; it may begin a new epoch after its end."""
 
     def __init__(self, source: Source) -> None:
         self.ended = False
@@ -322,7 +322,7 @@ class IterationSteps:
             log.error(text, self, exc_info=error)
 
     def _ask(self) -> None:
-        if self._epoch is None or self.ended:  # asked again at its end: by a loop that did not reset it, or did
+        if self._epoch is None or self.ended:  # requested again after its end, whether it was reset or not
             self._epoch, self.ended = self._begin(), False
         self._clock.ask()
 

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from ..loaders.conftest import draw_photo
-from .running import Trainings
+from .script_runs import Trainings
 from .training import PHOTOS
 
 
 @pytest.fixture(scope="session")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Small JPEGs of mixed sizes, in two classes."""
+    """Return the folder of small JPEGs of mixed sizes, in two classes."""
     root = tmp_path_factory.mktemp("photos")
     rng = np.random.default_rng(7)
     for number in range(PHOTOS):
@@ -25,7 +25,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def trainings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trainings]:
-    """Runs scripts in forks of a process that has imported Lightning, accelerate and Transformers."""
+    """Return a runner of scripts, in forks of a process that has imported Lightning, accelerate and Transformers."""
     runs = Trainings(
         tmp_path_factory.mktemp("trainings"), "lightning.pytorch", "lightning.fabric", "accelerate", "transformers"
     )
@@ -35,7 +35,7 @@ def trainings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trainings]:
 
 @pytest.fixture(scope="session")
 def vision(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trainings]:
-    """Runs scripts in forks of a process that has imported timm, MONAI, fastai, webdataset and Ultralytics."""
+    """Return a runner of scripts, in forks of a process that has imported timm, MONAI, fastai, Ultralytics and more."""
     modules = (
         "timm.data",
         "monai.data",

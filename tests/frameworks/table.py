@@ -1,4 +1,4 @@
-"""Writes the table of docs/howto/frameworks.md: what works with which framework, unmodified.
+"""The table of docs/howto/frameworks.md: which frameworks work unmodified, and when a click takes effect.
 
 `python -m tests.frameworks.table` writes it between its markers. Each row is asserted by the tests that look it up with
 `row`; the versions are those of tests/constraints.txt, which the tests run with.
@@ -26,12 +26,12 @@ class Click(StrEnum):
 
 
 class Row(NamedTuple):
-    """One use of a framework; its loaders are measured in any case."""
+    """A row of the table: one use of a framework. Its loaders are measured in any case."""
 
     use: str
     package: str
     click: Click
-    note: str = ""  # a sentence; where a click has no effect, why, and what to do
+    note: str = ""  # a sentence; if a click is refused, the reason and what to do
 
 
 _ENDLESS = (
@@ -40,13 +40,28 @@ _ENDLESS = (
 )
 ROWS: tuple[Row, ...] = (
     Row("Lightning `Trainer.fit`", "lightning", Click.MID_EPOCH),
-    Row("Lightning `CombinedLoader`", "lightning", Click.MID_EPOCH, "Each of its loaders is shown by itself."),
+    Row(
+        "Lightning `CombinedLoader`",
+        "lightning",
+        Click.MID_EPOCH,
+        "Its loaders are listed and switched one by one.",
+    ),
     Row("Lightning `Trainer.fit`, two processes", "lightning", Click.MID_EPOCH),
     Row("Lightning Fabric `setup_dataloaders`", "lightning", Click.MID_EPOCH),
     Row("accelerate `prepare`, `gather_for_metrics`", "accelerate", Click.MID_EPOCH),
-    Row("accelerate `skip_first_batches`", "accelerate", Click.MID_EPOCH, "The rest of an epoch keeps the choice."),
+    Row(
+        "accelerate `skip_first_batches`",
+        "accelerate",
+        Click.MID_EPOCH,
+        "It makes another DataLoader for the rest of the epoch, which keeps the chosen engine.",
+    ),
     Row("Transformers `Trainer`", "transformers", Click.MID_EPOCH),
-    Row("Transformers `Trainer.evaluate`", "transformers", Click.MID_EPOCH, "Each evaluation keeps the choice."),
+    Row(
+        "Transformers `Trainer.evaluate`",
+        "transformers",
+        Click.MID_EPOCH,
+        "It makes a DataLoader for each evaluation, which keeps the chosen engine.",
+    ),
     Row("timm `create_loader`", "timm", Click.MID_EPOCH),
     Row(
         "timm RandAugment, AutoAugment, RandomErasing, Mixup",
@@ -116,7 +131,7 @@ ROWS: tuple[Row, ...] = (
 
 
 def row(use: str) -> Row:
-    """Return the row of a use, for a test to check."""
+    """Return the row of a use; the tests assert its values."""
     (found,) = [one for one in ROWS if one.use == use]
     return found
 
@@ -130,10 +145,12 @@ def version(package: str) -> str:
 
 def table() -> str:
     """Return the table and its notes as Markdown."""
-    lines = ["| what trains | version | measured | switched by a click |", "|---|---|---|---|"]
+    lines = ["| framework and use | version | measured | switched by a click |", "|---|---|---|---|"]
     lines += [f"| {one.use} | {version(one.package)} | yes | {one.click} |" for one in ROWS]
     notes = [f"- {one.use}: {one.note}" for one in ROWS if one.note]
-    return "\n".join([*lines, "", "What there is to know, and the reasons as the page gives them:", "", *notes])
+    return "\n".join(
+        [*lines, "", "Notes, and the reasons for which a click is refused, as the page shows them:", "", *notes]
+    )
 
 
 def page(text: str) -> str:

@@ -1,4 +1,4 @@
-"""accelerate and Transformers' Trainer, beside the monitor: their order of the samples is that without it."""
+"""accelerate and Transformers' Trainer with the monitor: the order of the samples is the same as without it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .running import SWAPS, Trainings, check_parity
+from .script_runs import SWAPS, Trainings, check_parity
 from .table import Click, row
 from .training import EPOCHS, PHOTOS, STEPS
 
@@ -50,7 +50,7 @@ def test_a_trainer_of_transformers(trainings: Trainings, photos: Path) -> None:
 
 
 def test_evaluations_of_transformers_make_a_loader_each(trainings: Trainings, photos: Path) -> None:
-    """They are one loader, and what was chosen in an evaluation holds in the next ones."""
+    """The monitor shows them as one loader, and the engine chosen in one evaluation is used in the next ones."""
     clicks = {3: "dali-cpu", STEPS + 4: "torchvision", 2 * STEPS + 4: "dali-cpu"}
     plain, swapped = trainings.pair(
         "transformers_trainer", photos, clicks=clicks, loader="eval_dataloader", kind="validation"

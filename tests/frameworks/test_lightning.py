@@ -1,4 +1,4 @@
-"""Lightning's Trainer and Fabric, beside the monitor, without a line of the package."""
+"""Lightning's Trainer and Fabric, unmodified, with the monitor."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from statistics import mean
 
 import pytest
 
-from .running import SWAPS, Trainings, check_parity
+from .script_runs import SWAPS, Trainings, check_parity
 from .table import Click, row
 from .training import EPOCHS, PHOTOS, STEPS
 
@@ -16,7 +16,7 @@ DONE = ["done", "done", "done"]
 
 
 def test_a_trainer_with_a_data_module(trainings: Trainings, photos: Path) -> None:
-    """Its trial before the training is no epoch, and an epoch that it counts to the end is at its end."""
+    """Its sanity check is not counted as an epoch; an epoch ends with its last batch, which Lightning counts."""
     plain, swapped = trainings.pair("lightning_trainer", photos, clicks=SWAPS, loader=TRAIN)
     check_parity(swapped, plain)
     assert row("Lightning `Trainer.fit`").click is Click.MID_EPOCH
@@ -35,7 +35,7 @@ def test_a_trainer_with_workers_and_random_transforms(trainings: Trainings, phot
     unclicked = trainings.run("lightning_trainer", photos, "workers", clicks={})
     assert unclicked.steps == plain.steps
     swapped = trainings.run("lightning_trainer", photos, "workers", clicks=SWAPS, loader=TRAIN)
-    check_parity(swapped, plain, of_images=False)
+    check_parity(swapped, plain, same_images=False)
     assert swapped.loader(TRAIN)["clicks"] == DONE
     assert mean(swapped.losses()) == pytest.approx(mean(plain.losses()), rel=0.1)
     assert mean(swapped.losses()[-STEPS:]) < swapped.losses()[0] / 20

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from .running import SWAPS, Trainings, check_parity
+from .script_runs import SWAPS, Trainings, check_parity
 from .table import Click, row
 from .test_vision import DONE, counts, reasons
 from .training import BATCH, EPOCHS, PHOTOS, STEPS
 
 
 def test_fastai(vision: Trainings, photos: Path) -> None:
-    """A look at a batch is no epoch."""
+    """`one_batch` is not counted as an epoch."""
     plain = vision.run("fastai_learner", photos, "workers")
     measured = vision.run("fastai_learner", photos, "workers", clicks={})
     assert measured.steps == plain.steps

@@ -1,4 +1,4 @@
-"""timm, MONAI and torchvision's reference scripts, beside the monitor, without a line of the package."""
+"""timm, MONAI and torchvision's reference scripts, unmodified, with the monitor."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from .running import SWAPS, Trained, Trainings, check_parity
+from .script_runs import SWAPS, Trained, Trainings, check_parity
 from .table import Click, row
 from .training import EPOCHS, PHOTOS, STEPS
 
@@ -69,10 +69,10 @@ def test_timm_with_its_augmentation(vision: Trainings, photos: Path, mode: str) 
 
 
 def test_timm_with_workers(vision: Trainings, photos: Path) -> None:
-    """Workers that it keeps, and a collate function that mixes."""
+    """With persistent workers, and Mixup in the collate function."""
     plain = vision.run("timm_loader", photos, "workers")
     swapped = vision.run("timm_loader", photos, "workers", clicks=SWAPS, loader="loader")
-    check_parity(swapped, plain, of_images=False)
+    check_parity(swapped, plain, same_images=False)
     assert swapped.loader("loader")["clicks"] == DONE
 
 
@@ -99,7 +99,7 @@ def test_timm_with_one_iterator_for_all_epochs(vision: Trainings, photos: Path) 
 
 @pytest.mark.parametrize("mode", ["plain", "cached", "workers"])
 def test_monai(vision: Trainings, photos: Path, mode: str) -> None:
-    """Its transforms read the file themselves, which the click finds out: nothing changes."""
+    """Its transforms read the files themselves. The click finds that out, and the training goes on unchanged."""
     plain = vision.run("monai_loader", photos, mode)
     clicked = vision.run("monai_loader", photos, mode, clicks={4: "dali-cpu"}, loader="train_loader")
     assert clicked.steps == plain.steps

@@ -1,6 +1,6 @@
-"""What the training scripts share: numbered photographs, a small model, and the record of what a step was given.
+"""Numbered photographs, a small model and the record of steps, which the training scripts share.
 
-Nothing here knows of the monitor; `on_step` is what the harness waits in, as a longer step would.
+Nothing here knows of the monitor. The test's harness sets `on_step`, which may wait, as if the step took longer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Step(NamedTuple):
 
     samples: list[int]  # the numbers of the samples
     loss: float
-    kind: str  # what the step was for: `train`, `validation`, …
+    kind: str  # the purpose of the step: `train`, `validation`, …
 
 
 steps: list[Step] = []
@@ -42,7 +42,7 @@ def took(samples: Any, loss: Any = 0.0, kind: str = "train") -> None:
 
 
 def plain_transform() -> transforms.Compose:
-    """Return transforms that draw nothing."""
+    """Return transforms without random numbers."""
     return transforms.Compose([transforms.Resize((SIZE, SIZE)), transforms.ToTensor()])
 
 

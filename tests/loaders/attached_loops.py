@@ -1,4 +1,4 @@
-"""Plain loops over DataLoaders, with the monitor's functions in torch's classes, and clicks in them."""
+"""Helpers for tests of attached DataLoaders: attach for a block, click, and wait for an engine."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from .conftest import settle
 
 @contextlib.contextmanager
 def attaching(*, polled: bool = False) -> Iterator[None]:
-    """Attach to the DataLoaders that are iterated meanwhile; `polled`: another thread reads their states, as pages do.
+    """Attach to the DataLoaders that are iterated in the block, starting without entries of earlier tests.
 
-    There, all is as if no other test had attached before.
+    `polled`: another thread reads the loaders' states all the time, as pages do.
     """
     attached.detach()
+    attached._entries = attached._Loaders()
     assert attached.attach()
     ended = threading.Event()
 
@@ -44,14 +45,14 @@ def attaching(*, polled: bool = False) -> Iterator[None]:
 
 
 def engines_of(loader: Any) -> takeover.Takeover:
-    """The engines of a DataLoader that is iterated, or was."""
+    """Return the engines of an attached DataLoader."""
     found = attached.attached(loader)
     assert isinstance(found, AttachedLoader)
     return takeover.takeover(found)
 
 
 def click(loader: Any, backend: str = "dali-cpu") -> None:
-    """Click, and wait until the engine is ready, or until only the loop's thread can go on."""
+    """Click on an engine, if it is available, and wait until it is ready or waits for the loop's thread."""
     engines = engines_of(loader)
     if not engines.backends[backend].available:
         return
@@ -60,14 +61,14 @@ def click(loader: Any, backend: str = "dali-cpu") -> None:
 
 
 def wait_until_ready(loader: Any) -> None:
-    """Wait until no engine is being prepared."""
+    """Wait until no engine is being prepared in the background."""
     made = engines_of(loader).loader
     if made is not None:
         settle(made)
 
 
 def click_from_page(loader: Any, backend: str = "dali-cpu") -> None:
-    """Click on another thread, as a page does: nothing is made there that runs the user's code."""
+    """Click on another thread, as a page does; the user's code must not be called there."""
     thread = threading.Thread(target=engines_of(loader).switch, args=(backend,))
     thread.start()
     thread.join()

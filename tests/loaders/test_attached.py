@@ -1,12 +1,13 @@
-"""Forms of loops over plain DataLoaders: attached to, they get what plain torch gives, with a click the same order.
+"""Loops of many forms over attached DataLoaders: the batches of plain torch, and after a click the same order.
 
-Each script is run alone, then attached to, then with clicks; it returns all that it saw.
+Each script runs without the monitor, then with attached loaders, then with clicks; it returns all that it saw.
 """
 
 from __future__ import annotations
 
 import copy
 import itertools
+import operator
 import pickle
 import random
 import warnings
@@ -26,7 +27,9 @@ from torch.utils.data import (
     default_collate,
     get_worker_info,
 )
+from torchvision import transforms as v1
 
+from kernel_monitor.loaders import takeover
 from kernel_monitor.loaders.random_streams import Defaults
 
 from .attached_loops import attaching, click, engines_of, wait_until_ready
@@ -46,7 +49,12 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def no_click(loader: Any, backend: str = "dali-cpu") -> None:
-    """As plain torch."""
+    """Do nothing, in place of a click."""
+
+
+def newest() -> Any:
+    """The engines of the loader that was iterated last, for the first time."""
+    return takeover.live()[-1]
 
 
 def drawn() -> tuple[float, ...]:
@@ -54,7 +62,7 @@ def drawn() -> tuple[float, ...]:
 
 
 def loop(loader: Any, click: Click, *, at: tuple[int, ...] = (1,), backends: tuple[str, ...] = ("dali-cpu",)) -> Any:
-    """One epoch of a loop that draws, too, with clicks after these batches."""
+    """Return what one epoch of a loop saw; the loop draws random numbers, too, and clicks after the batches `at`."""
     seen: list[Any] = []
     clicks = itertools.cycle(backends)
     for number, (_, targets) in enumerate(loader):
@@ -74,8 +82,8 @@ def script(function: Script) -> Script:
     return function
 
 
-def several(name: str, make: Callable[[list[Path]], tuple[DataLoader[Any], Any]]) -> None:
-    """A script of four epochs: clicks in the first, between the second and the third, and back in the third."""
+def add_script(name: str, make: Callable[[list[Path]], tuple[DataLoader[Any], Any]]) -> None:
+    """Add a script of four epochs: clicks in the first and after the second, and a click back in the third."""
 
     def run(files: list[Path], click: Click) -> list[Any]:
         loader, sampler = make(files)
@@ -100,7 +108,7 @@ def several(name: str, make: Callable[[list[Path]], tuple[DataLoader[Any], Any]]
 
 
 class Counting(Sampler[int]):
-    """Its length is found by drawing, as of a sampler that sorts its samples into batches."""
+    """A sampler that draws its order to find its length, as those that sort samples into batches do."""
 
     loss = 0
 
@@ -115,7 +123,7 @@ class Counting(Sampler[int]):
 
 
 class Reused(Sampler[list[int]]):
-    """It yields one list again and again."""
+    """A batch sampler that yields the same list object each time."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -165,9 +173,9 @@ WORKERS: dict[str, dict[str, Any]] = {
     "drawing": {"num_workers": 2, "persistent_workers": True, "prefetch_factor": 1},
 }
 for _name, _options in OPTIONS.items():
-    several(_name, _of(_options))
+    add_script(_name, _of(_options))
 for _name, _more in WORKERS.items():
-    several(f"{_name}, workers", _of(lambda of, name=_name, more=_more: {**OPTIONS[name](of), **more}))  # type: ignore[misc]
+    add_script(f"{_name}, workers", _of(lambda of, name=_name, more=_more: {**OPTIONS[name](of), **more}))  # type: ignore[misc]
 
 
 @script
@@ -234,6 +242,91 @@ def a_loader_made_anew_for_each_epoch(files: list[Path], click: Click) -> list[A
     return seen
 
 
+ANEW: dict[str, Callable[[Any, int], Any]] = {
+    "other batches": lambda of, n: DataLoader(of, (2, 3, 5, 1)[n], shuffle=n != 2, drop_last=n == 2),
+    "other samplers": lambda of, n: DataLoader(
+        of, batch_size=2, sampler=(RandomSampler(of, generator=generator()), Told(12), [3, 1, 2], range(5, 12))[n]
+    ),
+    "own batches": lambda of, n: DataLoader(of, batch_sampler=Batches(12) if n % 2 else [[0, 1], [5, 4, 3]]),
+    "workers": lambda of, n: DataLoader(of, 2, shuffle=True, num_workers=1),
+    "other workers": lambda of, n: DataLoader(of, 2, shuffle=True, num_workers=n % 2),
+    "kept workers": lambda of, n: DataLoader(of, 2, shuffle=True, num_workers=1, persistent_workers=True),
+    "another collate": lambda of, n: DataLoader(of, 2, shuffle=True, collate_fn=negative if n % 2 else None),
+    "collate anew": lambda of, n: DataLoader(
+        of, 2, collate_fn=lambda samples: (negative(samples)[0], negative(samples)[1] + n)
+    ),
+    "distributed": lambda of, n: DataLoader(of, 2, sampler=DistributedSampler(of, 2, 0, seed=5)),
+}
+
+
+def _anew(name: str) -> None:
+    """A script in which a function makes and iterates a loader for each epoch; a click in the first one."""
+
+    def run(files: list[Path], click: Click) -> list[Any]:
+        dataset = Located(files)
+
+        def one(epoch: int) -> Any:
+            return loop(ANEW[name](dataset, epoch), click if epoch == 0 else no_click, at=(0,))
+
+        return [[one(epoch), drawn()] for epoch in range(4)]
+
+    SCRIPTS[f"made anew, {name}"] = run
+
+
+for _name in ANEW:
+    _anew(_name)
+
+
+@script
+def loaders_that_no_variable_holds(files: list[Path], click: Click) -> list[Any]:
+    dataset = Located(files)
+
+    def batches(*, stop: int = 99) -> list[Any]:
+        seen = []
+        for number, (_, targets) in enumerate(DataLoader(dataset, 2, shuffle=True)):
+            seen.append((targets.tolist(), drawn()))
+            if click is not no_click and not clicked:
+                clicked.append(newest().switch("dali-cpu"))
+            if number == stop:
+                break
+        return seen
+
+    clicked: list[None] = []
+    return [batches(stop=stop) for stop in (9, 2, 9, 0, 3, 9)]
+
+
+@script
+def loaders_of_one_place_at_the_same_time(files: list[Path], click: Click) -> list[Any]:
+    dataset = Located(files)
+
+    def batches(click: Click) -> Iterator[list[int]]:
+        for _, targets in DataLoader(dataset, 2, shuffle=True):
+            yield targets.tolist()
+            if click is not no_click and not clicked:
+                clicked.append(newest().switch("dali-cpu"))
+
+    clicked: list[None] = []
+    seen = [*batches(click), *batches(no_click)]
+    return [*seen, *zip(batches(no_click), batches(no_click), strict=True), *batches(no_click)]
+
+
+@script
+def a_data_set_that_changes_between_loaders(files: list[Path], click: Click) -> list[Any]:
+    seen = []
+    for workers in (0, 1):
+        dataset = Located(files)
+        for epoch in range(5):
+            loader: Any = DataLoader(dataset, 2, shuffle=True, num_workers=workers)
+            seen += loop(loader, click if epoch == 0 else no_click)
+            seen += [tuple(images.shape) for images, _ in loader]
+            if epoch == 1:
+                dataset.target_transform = operator.neg
+                dataset.transform = v1.Compose([v1.Resize((8, 8)), v1.ToTensor()])
+            elif epoch == 3:
+                dataset.paths = dataset.paths[:7]
+    return seen
+
+
 @script
 def a_loop_that_breaks_off(files: list[Path], click: Click) -> list[Any]:
     loader: Any = DataLoader(Located(files), 2, shuffle=True)
@@ -269,7 +362,7 @@ def an_unused_iterator_of_kept_workers(files: list[Path], click: Click) -> list[
 
 
 class Broken(Located):
-    """One of its samples cannot be read; an interrupt may come at another (an engine computes that batch again)."""
+    """A data set with an unreadable sample, and with an interrupt at another (an engine computes that batch again)."""
 
     interrupts = False
 
@@ -281,8 +374,8 @@ class Broken(Located):
         return super().__getitem__(index)
 
 
-def going_on(loader: Any, click: Click, at: int) -> list[Any]:
-    """A loop that goes on after exceptions, which are compared by type and message."""
+def loop_past_exceptions(loader: Any, click: Click, at: int) -> list[Any]:
+    """Return what a loop saw that continues after exceptions, of which type and message are compared."""
     seen: list[Any] = []
     batches = iter(loader)
     for number in range(14):
@@ -301,17 +394,17 @@ def going_on(loader: Any, click: Click, at: int) -> list[Any]:
 def exceptions_of_the_data_set_before_a_click(files: list[Path], click: Click) -> list[Any]:
     dataset = Broken(files)
     dataset.interrupts = True
-    return going_on(DataLoader(dataset, 1), click, 6)
+    return loop_past_exceptions(DataLoader(dataset, 1), click, 6)
 
 
 @script
 def exceptions_of_the_data_set_after_a_click(files: list[Path], click: Click) -> list[Any]:
-    return going_on(DataLoader(Broken(files), 1), click, 1)
+    return loop_past_exceptions(DataLoader(Broken(files), 1), click, 1)
 
 
 @script
 def exceptions_in_workers_around_a_click(files: list[Path], click: Click) -> list[Any]:
-    return [going_on(DataLoader(Broken(files), 1, num_workers=1), click, at) for at in (0, 2, 6)]
+    return [loop_past_exceptions(DataLoader(Broken(files), 1, num_workers=1), click, at) for at in (0, 2, 6)]
 
 
 class Ending(Sampler[int]):
@@ -331,7 +424,7 @@ class Ending(Sampler[int]):
 @script
 def exceptions_of_a_sampler(files: list[Path], click: Click) -> list[Any]:
     loader: Any = DataLoader(Located(files), 1, sampler=Ending())
-    return [going_on(loader, click, 1) for _ in range(4)]
+    return [loop_past_exceptions(loader, click, 1) for _ in range(4)]
 
 
 class Endless(IterableDataset[Any]):
@@ -368,7 +461,7 @@ def single_samples(files: list[Path], click: Click) -> list[Any]:
 
 
 class Worked(Located):
-    """Its targets are the number and the seed of the worker."""
+    """A data set whose samples hold their index, and the number and the seed of the worker."""
 
     def __getitem__(self, index: int) -> Any:
         info = get_worker_info()
@@ -378,7 +471,7 @@ class Worked(Located):
 @script
 def numbers_and_seeds_of_workers(files: list[Path], click: Click) -> list[Any]:
     loader: Any = DataLoader(Worked(files), 2, num_workers=2, generator=generator())
-    # After a click they are others.
+    # The seeds and the distribution over workers are different after a click: then only indices are compared.
     return [[[one.tolist() for one in batch[1 : 2 if click is not no_click else 4]] for batch in loader] for _ in "12"]
 
 
@@ -426,7 +519,7 @@ def copies_of_a_loader(files: list[Path], click: Click) -> list[Any]:
 
 
 class Inner(Located):
-    """Each sample is read by a DataLoader of its own."""
+    """A data set that reads each sample with a DataLoader of its own."""
 
     def __getitem__(self, index: int) -> Any:
         ((image, target),) = [
@@ -466,7 +559,7 @@ def classes_that_iterate_in_their_own_way(files: list[Path], click: Click) -> li
     return [*seen, *loop(second, no_click)]
 
 
-def played(script: Script, files: list[Path], click: Click) -> tuple[list[Any], dict[str, Any]]:
+def run_script(script: Script, files: list[Path], click: Click) -> tuple[list[Any], dict[str, Any]]:
     seed_all()
     seen = script(files, click)
     return seen, Defaults.now().plain()
@@ -475,14 +568,14 @@ def played(script: Script, files: list[Path], click: Click) -> tuple[list[Any], 
 @violent
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_loop_gets_what_plain_torch_gives(name: str, files: list[Path], caplog: pytest.LogCaptureFixture) -> None:
-    expected = played(SCRIPTS[name], files, no_click)
+    expected = run_script(SCRIPTS[name], files, no_click)
     with attaching(polled=True):
-        assert played(SCRIPTS[name], files, no_click) == expected
+        assert run_script(SCRIPTS[name], files, no_click) == expected
     with attaching():
-        seen, generators = played(SCRIPTS[name], files, click)
+        seen, generators = run_script(SCRIPTS[name], files, click)
     if name == "numbers_and_seeds_of_workers":
         expected = [[one[:1] for one in epoch] for epoch in expected[0]], expected[1]
     assert seen == expected[0]
-    if name != "a_data_set_that_iterates_a_loader":  # which draws where there are no workers
+    if name != "a_data_set_that_iterates_a_loader":  # its inner DataLoaders draw here if it has no workers
         assert generators == expected[1]
     assert "a fault in kernel_monitor" not in caplog.text

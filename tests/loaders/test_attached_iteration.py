@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from accelerate.data_loader import SkipBatchSampler
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 from torchvision.datasets import ImageFolder
 
 from kernel_monitor.loaders import live
@@ -134,6 +135,34 @@ def test_a_loader_made_anew_goes_on_with_numbers_choice_and_counts(data: ImageFo
     for _ in epoch():
         pass
     assert one.epochs()[-1]["decoded"] == {"torchvision": PHOTOS}
+
+
+class Numbers(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(6))
+
+
+def test_a_stream_made_anew_with_its_loader_is_one_loader_until_the_loop_is_gone() -> None:
+    """Two at once are two; none of another class, or of another loop, is it."""
+    made = """
+def epoch():
+    for batch in DataLoader(Numbers(), 2):
+        yield batch
+"""
+    names: dict[str, Any] = {"DataLoader": DataLoader, "Numbers": Numbers}
+    one: Any = None
+    exec(made, names)  # noqa: S102 - code that can be let go of, as that of a cell
+    for number in range(3):
+        for _ in names["epoch"]():
+            (one,) = shown().values()
+        assert (one.name, one.epochs()[-1]["epoch"], one.epochs()[-1]["samples"]) == ("Numbers", number, 6)
+    assert len(list(zip(names["epoch"](), names["epoch"](), strict=True))) == 3
+    assert list(shown()) == ["Numbers", "Numbers-2"]
+    for _ in DataLoader(Numbers(), 2):
+        assert len(shown()) == 3
+    names["epoch"] = None
+    gc.collect()
+    assert [loader.name for loader in shown().values() if loader is one] == []
 
 
 def test_the_rest_of_an_epoch_is_the_same_loader(data: ImageFolder) -> None:

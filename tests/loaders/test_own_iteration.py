@@ -27,6 +27,7 @@ REPLACED: list[tuple[Any, str]] = [
     (of_torch._BaseDataLoaderIter, "__next__"),
     (of_torch._SingleProcessDataLoaderIter, "__init__"),
     (of_torch._MultiProcessingDataLoaderIter, "__init__"),
+    (sys.modules[STATEFUL]._StatefulMultiProcessingDataLoaderIter, "__init__"),
     (StatefulDataLoader, "__iter__"),
 ]
 

@@ -27,7 +27,7 @@ from .conftest import make_folder, wait_for
 from .photos import Located, Photos
 
 SAMPLES = 16
-UNTOUCHED = "torchvision, as torch iterates it. A click keeps the order, and draws crops and flips anew"
+UNTOUCHED = "torchvision, as in your code. Another engine keeps the order, but draws crops and flips anew"
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def photos(files: list[Path], **options: Any) -> DataLoader[Any]:
 
 
 def epoch(loader: Any, at: int = -1, backend: str = "dali-cpu", clicking: Any = click) -> list[int]:
-    """One epoch, sorted, with a click after a batch, which takes effect after the next one."""
+    """Return the samples of an epoch, sorted; click after batch `at`, and wait after the next one for the engine."""
     seen = []
     for number, (_, targets) in enumerate(loader):
         seen += targets.tolist()
@@ -62,7 +62,7 @@ def epoch(loader: Any, at: int = -1, backend: str = "dali-cpu", clicking: Any = 
 
 
 class Opaque(Photos):
-    """It counts how often its own code is called."""
+    """A data set that counts the calls of its `__getitem__`."""
 
     calls = 0
 
@@ -144,7 +144,7 @@ def test_a_click_back_before_it_took_place_leaves_torch_s_iterator(files: list[P
 
 
 def test_the_search_for_the_model_that_is_trained_refuses_no_engine(files: list[Path]) -> None:
-    """It hooks all modules from the first step of an optimizer to the next one; transforms are modules, too."""
+    """The search hooks all modules from an optimizer's first step to its next one; transforms are modules, too."""
     resized = v2.Compose([v2.Resize((24, 24)), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
     loader = DataLoader(ImageFolder(str(files[0].parents[1]), resized), 2, num_workers=1)
     optimizer = torch.optim.SGD([torch.zeros(3, requires_grad=True), torch.zeros(3, requires_grad=True)], 0.1)
@@ -181,7 +181,7 @@ def test_what_no_engine_can_take_over_says_so_before_a_click(loader: Any, senten
 
 
 class Unreadable(Dataset[Any]):
-    """Its samples cannot be read when it is looked at."""
+    """A data set whose length cannot be read once `broken` is set."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -267,7 +267,7 @@ def test_choice_and_knobs_stay_for_a_loader_that_is_made_anew(files: list[Path])
 
 
 class Trainer:
-    """It has its loader, whose collate function is its own."""
+    """A trainer with a loader whose collate function is the trainer's method: a cycle of references."""
 
     def __init__(self, files: list[Path]) -> None:
         self.loader: Any = DataLoader(Located(files), 2, collate_fn=self.collate)

@@ -1,4 +1,4 @@
-"""Scripts that know nothing of kernel_monitor: run, switched from another terminal, and reported."""
+"""`kernel-monitor run` of scripts that do not import kernel_monitor, switched from a terminal, and reported."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .test_joining import TORCHRUN
 from .test_switching import until_state
 
 SCRIPT = str(Path(__file__).parent / "unmodified.py")
-PATIENCE_S = 150  # of what begins with the import of torch
+PATIENCE_S = 150  # time for processes that import torch
 COMMAND = [sys.executable, "-m", "kernel_monitor"]
 ADDRESS = re.compile(r"0x[0-9a-f]+")
 
@@ -38,7 +38,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder in which sessions have theirs."""
+    """Return the folder in which sessions make their folders."""
     folder = tmp_path / "run"
     folder.mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
@@ -83,7 +83,7 @@ def test_a_script_is_switched_and_is_itself(
             status, said, error = called(capsys, "switch", "nonsense", "--session", line.split()[0])
             assert (status, said) == (1, "")
             assert "There is no backend 'nonsense'" in error
-            assert "Say --yes if you mean it." in called(capsys, "switch", "synthetic")[2]
+            assert "this has to be confirmed, by --yes." in called(capsys, "switch", "synthetic")[2]
             assert called(capsys, "switch", "dali-cpu", "--loader", "val")[0] == 1
         finally:
             (out / "enough").touch()

@@ -60,7 +60,7 @@ class DaliEngine:
         with process_end.using() as may:
             if not may:
                 raise EngineFailed(_ENDS)
-            with worker_start.building:
+            with worker_start.dali_lock:
                 self._pipeline = self._build()
         self.broken = False
 

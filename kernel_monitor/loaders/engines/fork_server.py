@@ -1,10 +1,10 @@
 """A fork server: a copy of this process, made before DALI starts threads in it, from which workers are forked later.
 
-A fork copies one thread only: locks that threads of DALI hold at that moment would stay locked in the copy. So nothing
-is forked once DALI runs in the process. The server is forked just before, by the thread of the training loop, as torch
-forks workers. It has one thread and waits. A worker forked from it inherits what was there at that time: the script
-without running it again, and the locks, open files and shared memory of the data sets, which cannot be pickled and
-are named by their number instead. All else is sent as it is when the worker starts.
+A fork copies one thread only: locks that threads of DALI hold at that moment would stay locked in the copy. So the
+engines fork nothing once DALI runs in the process. The server is forked just before, by the thread of the training
+loop, as torch forks workers. It has one thread and waits. A worker forked from it inherits what was there at that time:
+the script without running it again, and the locks, open files and shared memory of the data sets, which cannot be
+pickled and are named by their number instead. All else is sent as it is when the worker starts.
 
 The server ends with this process. It uses memory for pages that this process writes to afterwards.
 """
@@ -34,13 +34,13 @@ from ...os_process import FORK_SERVER
 from ..data.worker_settings import Inherited
 
 _MOST_FDS = 64  # descriptors that one worker is given; a DataLoader's need about ten
-PATIENCE_S = 30.0  # in which the server has forked a worker; else the loop goes on without
-POLL_S = 1.0  # after which the server looks whether its parent has gone, where the kernel does not tell it
+PATIENCE_S = 30.0  # time for the server to fork a worker; after that the loop continues without it
+POLL_S = 1.0  # period at which the server checks that its parent lives, where the kernel sends no signal
 
 _server: _ForkServer | None = None
 _lock = threading.Lock()
-_received_fds: list[int] = []  # in a worker: those that came with its process object
-_inherited: dict[int, Any] = {}  # in the server and its workers: what cannot be pickled, by its number
+_received_fds: list[int] = []  # in a worker: the descriptors that came with its process object
+_inherited: dict[int, Any] = {}  # in the server and its workers: objects that cannot be pickled, by number
 
 
 class NoWorkers(MonitorError):
@@ -71,7 +71,7 @@ class _ForkServer:
             self._numbers[id(value)] = number, _reference(value)
         self._socket, theirs = socket.socketpair()
         on_main_thread = threading.current_thread() is threading.main_thread()
-        util._flush_std_streams()  # type: ignore[attr-defined]  # or the copy would write what is in them again
+        util._flush_std_streams()  # type: ignore[attr-defined]  # else the copy would write the buffered text again
         self.pid = os.fork()
         if self.pid == 0:
             self._socket.close()
@@ -79,22 +79,22 @@ class _ForkServer:
         theirs.close()
 
     def number(self, value: Any) -> int | None:
-        """The number under which workers know an object that existed when the server was made; None for others."""
+        """Return the number of an object that existed when the server was made, for workers; None for other objects."""
         found = self._numbers.get(id(value))
         return found[0] if found is not None and found[1]() is value else None
 
     @property
     def runs(self) -> bool:
-        """Whether the server can be asked for workers, by this process."""
+        """Whether this process can ask the server for workers."""
         if self._owner != os.getpid():
             return False
         try:
             return os.waitpid(self.pid, os.WNOHANG) == (0, 0)
-        except ChildProcessError:  # somebody else has waited for it: it has ended
+        except ChildProcessError:  # it has ended, and other code has collected its exit status
             return False
 
     def fork(self, data: bytes, fds: list[int]) -> tuple[int, int]:
-        """Fork a worker that loads `data`, a process object; returns its process number and its status pipe.
+        """Fork a worker that loads `data`, a process object; return its process id and its status pipe.
 
         Raises:
             NoWorkers: the server has ended.
@@ -137,13 +137,13 @@ class _ForkServer:
 
 
 def server() -> _ForkServer | None:
-    """The server of this process; None where none was made, or where it has ended."""
+    """Return the server of this process; None if none was made, or it has ended."""
     found = _server
     return found if found is not None and found.runs else None
 
 
 def start(inherited: Iterable[Any]) -> None:
-    """Make the server of this process; to be called before DALI runs, by the thread of the training loop."""
+    """Make the server of this process. Call it before DALI runs, on the thread of the training loop."""
     global _server  # noqa: PLW0603 - one for each process
     with _lock:
         if _server is None or not _server.runs:
@@ -152,12 +152,12 @@ def start(inherited: Iterable[Any]) -> None:
 
 
 def number(value: Any) -> int | None:
-    """The number of an object that this process's server has inherited; None for any other."""
+    """Return the number of an object that this process's server has inherited; None for any other."""
     return None if _server is None else _server.number(value)
 
 
 def numbered(number: int) -> Any:
-    """In a worker: the object that the server has inherited under a number."""
+    """Return, in a worker, the object with a number that the server has inherited."""
     return _inherited[number]
 
 
@@ -193,7 +193,7 @@ class _Popen(popen_forkserver.Popen):
 
 
 def _tracker() -> int:
-    """The pipe to multiprocessing's process that removes named locks which nobody has removed."""
+    """Return the descriptor of the pipe to multiprocessing's resource tracker, which removes leaked named locks."""
     fd: Any = resource_tracker.getfd()
     return int(fd)
 
@@ -213,7 +213,7 @@ class WorkerContext(context.ForkServerContext):
 
 
 def _surroundings(process_obj: Any) -> dict[str, Any]:
-    """Return what a forked process takes over from its parent, and may have changed since the server was made."""
+    """Return the settings of this process that a forked worker would inherit, and that may have changed since."""
     return {
         "name": process_obj._name,
         "authkey": bytes(process.current_process().authkey),
@@ -226,7 +226,7 @@ def _surroundings(process_obj: Any) -> dict[str, Any]:
 
 
 def _reference(value: Any) -> Any:
-    """A weak reference where there can be one: a handle that the user drops must close."""
+    """Return a weak reference to an object if possible: a handle that the user drops must close."""
     try:
         return weakref.ref(value)
     except TypeError:
@@ -240,7 +240,7 @@ def _serve(requests: socket.socket, values: dict[int, Any], parent: int, *, ends
     """Fork a worker for each request until the parent has gone. Never returns."""
     status = 1
     try:
-        gc.disable()  # nothing of what was inherited is to be finalized here
+        gc.disable()  # no inherited object may be finalized here
         _introduce(ends_with_thread=ends_with_thread)
         _inherited.update(values)
         handlers = _quiet_signals()
@@ -297,7 +297,7 @@ def _reap(statuses: dict[int, int]) -> None:
 
 
 def _tell(fd: int, value: int) -> None:
-    with contextlib.suppress(BrokenPipeError):  # nobody waits for it any more
+    with contextlib.suppress(BrokenPipeError):  # the parent has closed its end
         write_signed(fd, value)
 
 
@@ -316,7 +316,7 @@ def _work(data: int, tracker: int, fds: list[int], handlers: dict[int, Any]) -> 
             try:
                 try:
                     around = reduction.pickle.load(file)  # type: ignore[attr-defined]
-                except EOFError:  # nobody wants this worker any more
+                except EOFError:  # the parent has given up this worker
                     os._exit(code)
                 current.name, current.authkey = around["name"], around["authkey"]
                 os.environ.clear()
@@ -352,7 +352,7 @@ def _introduce(*, ends_with_thread: bool) -> None:
 
 
 def _quiet_signals() -> dict[int, Any]:
-    """Ignore what is meant for the user's handlers, which workers get back; SIGTERM ends the server."""
+    """Ignore the signals that the user's handlers are for, which are restored in workers; SIGTERM ends the server."""
     kept: dict[int, Any] = {}
     for number in signal.valid_signals():
         handler = signal.getsignal(number)
@@ -363,7 +363,7 @@ def _quiet_signals() -> dict[int, Any]:
 
 
 def _descriptors(values: Iterable[Any]) -> list[int]:
-    """The descriptors of objects and of their attributes (those of a queue are its pipe's)."""
+    """Return the descriptors of objects and of their attributes (those of a queue are its pipe's)."""
     found = []
     for value in values:
         for holder in (value, *getattr(value, "__dict__", {}).values()):

@@ -1,8 +1,8 @@
-"""DALI for the beginning of a chain of transforms, the loader's own kind of workers for what DALI cannot do.
+"""An engine in which DALI does the first transforms of a chain, and workers do those that DALI cannot do.
 
-DALI decodes a batch in this process; its 8-bit images go to a worker in shared memory, which applies the rest of the
-transforms with the plan's numbers, the target transforms and the collate function, as the torchvision path does. What
-DALI is not given, the worker opens itself.
+DALI decodes a batch in this process; its 8-bit images go through shared memory to a worker, which applies the other
+transforms with the plan's numbers, the target transforms and the collate function, as the torchvision path does. Files
+that DALI is not given are opened by the worker.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .dali_engine import DaliEngine
 from .engine import Delivery, EngineFailed, Pull
 from .torch_engine import PREFETCH, WorkersEngine
 
-LEAST = 2  # batches in flight: one with DALI, one with a worker
+LEAST = 2  # batches in flight at least: one with DALI, one with a worker
 
 
 class Packing(Batches):
@@ -45,7 +45,7 @@ class Packing(Batches):
         return delivery
 
     def _unreadable(self, issued: Issued) -> Exception | None:
-        """The error of an unreadable file, which then explains DALI's failure."""
+        """Return the error of the first unreadable file, which explains DALI's failure; None if all can be read."""
         for row in issued.good:
             try:
                 self.keyed.source.open(issued.located[row])
@@ -55,10 +55,14 @@ class Packing(Batches):
 
 
 class RestEngine:
-    """See the module's text.
+    """The engine that the module's docstring describes.
 
-    `decoder` is DALI with `Packing`; its depth is set here. `prefetch` is how many batches are in flight for each
-    worker, those with DALI included; None: as the wrapped loader.
+    Args:
+        keyed: the data set with the plan's numbers.
+        wrapped: the DataLoader whose settings the workers have.
+        decoder: DALI with `Packing`; its depth is set here.
+        workers: the number of workers.
+        prefetch: batches in flight for each worker, including those with DALI; None: as in the wrapped loader.
     """
 
     def __init__(
@@ -72,18 +76,18 @@ class RestEngine:
         self._decoder = decoder
         decoder.depth = min(2, self.depth // 2)
         self._pool = WorkersEngine(keyed, wrapped, workers, max(1, -(-self.depth // workers)))
-        self._packed: deque[Delivery] = deque()  # with the workers
-        self._next: Slot | None = None  # what the workers take next
-        self._epoch: int | None = None  # in which the workers were last known to have the data set as it is
-        self._sent = b""  # a digest of it
+        self._packed: deque[Delivery] = deque()  # the batches that the workers have
+        self._next: Slot | None = None  # the batch that the workers take next
+        self._epoch: int | None = None  # the last epoch in which the workers were checked to have the present data set
+        self._sent = b""  # a digest of the data set that the workers have
 
     @property
     def pids(self) -> list[int]:
-        """The process numbers of its workers; may be asked by any thread."""
+        """The process ids of its workers, for any thread."""
         return self._pool.pids
 
     def prepare(self) -> None:
-        """Build the pipeline and start the workers, unless they stand already."""
+        """Build the pipeline and start the workers, unless that was done."""
         self._decoder.prepare()
         if not self._pool.started:
             self._sent = self._digest()
@@ -98,24 +102,24 @@ class RestEngine:
         def renewing() -> Slot | None:
             slot = pull()
             if slot is not None and (slot.number == 0 or slot.epoch != self._epoch):
-                self._renew(slot.epoch)
+                self._update_workers(slot.epoch)
             return slot
 
         self.broken = True  # until both have started
         self._decoder.start(renewing)
-        self._pool.start(self._offered)
+        self._pool.start(self._take_packed)
         self.broken = False
 
     def pump(self, most: int | None = None) -> None:
-        """Take as many as fit; where only some are asked for, without waiting for DALI's newest."""
+        """Take as many batches as fit, or `most`; in that case do not wait for DALI's newest batch."""
         if most is not None:
-            if self._decoder.waiting >= self._decoder.depth and self._room:
-                self._hand_on()
+            if self._decoder.waiting >= self._decoder.depth and self._has_room:
+                self._pass_to_worker()
             self._decoder.pump(most)
             return
         self._decoder.pump()
-        while self._decoder.waiting and self._room:
-            self._hand_on()
+        while self._decoder.waiting and self._has_room:
+            self._pass_to_worker()
 
     def receive(self) -> Delivery:
         self.pump()
@@ -140,20 +144,20 @@ class RestEngine:
         self._pool.release()
 
     @property
-    def _room(self) -> bool:
+    def _has_room(self) -> bool:
         return len(self._packed) + self._decoder.depth < self.depth
 
-    def _hand_on(self) -> None:
+    def _pass_to_worker(self) -> None:
         packed = self._decoder.receive()
         self._next = packed.batch
         self._packed.append(packed)
         self._pool.offer()
 
-    def _offered(self) -> Slot | None:
+    def _take_packed(self) -> Slot | None:
         slot, self._next = self._next, None
         return slot
 
-    def _renew(self, epoch: int) -> None:
+    def _update_workers(self, epoch: int) -> None:
         self._epoch = epoch
         if self._wrapped.persistent_workers or self._packed:
             return
@@ -161,7 +165,7 @@ class RestEngine:
         if now != self._sent:
             self._sent = now
             self._pool.release()
-            self._pool.start(self._offered)
+            self._pool.start(self._take_packed)
 
     def _digest(self) -> bytes:
         wrapped = self._wrapped

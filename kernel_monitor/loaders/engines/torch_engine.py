@@ -198,7 +198,7 @@ class WorkersEngine:
                 self.broken = True
                 self._sampler.pull = pull
         if self._inner is None:
-            with worker_start.forking:  # DALI starts no threads meanwhile
+            with worker_start.fork_lock:  # DALI starts no threads meanwhile
                 if self.forks or not worker_start.forks(self._wrapped):
                     self._start_workers()
             if self._inner is None:
@@ -240,11 +240,11 @@ class WorkersEngine:
         collate: Any = KeyedCollate(wrapped.collate_fn, seeded=keyed.source.seeded)
         init: Any = KeyedInit(wrapped.worker_init_fn)
         if worker_start.forks(wrapped) and not self.forks:
-            way = worker_start.way(keyed, wrapped)
-            if way.obstacle is not None:
-                raise NoWorkers(way.obstacle)
+            transfer = worker_start.transfer_of(keyed, wrapped)
+            if transfer.obstacle is not None:
+                raise NoWorkers(transfer.obstacle)
             context = WorkerContext()
-            if way.by_value:
+            if transfer.by_value:
                 from . import worker_pickle  # cloudpickle may be missing
 
                 keyed, collate, init = worker_pickle.parts(keyed, collate, init)

@@ -12,6 +12,7 @@ import functools
 import importlib
 import io
 import itertools
+import logging
 import mmap
 import operator
 import os
@@ -35,6 +36,8 @@ from torch.utils.data import Dataset
 from ..data.calls import REPLACED
 from ..data.keyed_dataset import Fetched
 from . import fork_server
+
+log = logging.getLogger(__name__)
 
 # ---- Finds out what cannot be pickled, without the time and memory that a million samples take.
 
@@ -187,7 +190,8 @@ class _Finder(_Shortened, _ValuePickler):
             if reduced is NotImplemented and not isinstance(value, FunctionType | type):
                 reduce = self.dispatch_table.get(type(value))
                 reduced = value.__reduce_ex__(self.proto) if reduce is None else reduce(value)
-        except Exception:  # noqa: BLE001 - whatever the user's own classes raise
+        except Exception:  # whatever the user's own classes raise
+            log.debug("workers inherit a %s", type(value).__name__, exc_info=True)
             self.found[id(value)] = value
             return dict, ()  # anything that can be pickled
         return reduced
@@ -226,14 +230,31 @@ def why_not_remote(value: Any) -> str | None:
     return None
 
 
+class _Numbers:
+    """The numbers of classes and functions, in the order in which they were met.
+
+    It is an object of its own, so that a pickler, which holds it, does not hold the `WorkerPayload` that keeps the
+    pickler: the user's data set would live until Python looks for cycles.
+    """
+
+    def __init__(self) -> None:
+        self.objects: list[Any] = []  # by number
+        self._known: dict[int, int] = {}  # the numbers, by id
+
+    def number(self, value: Any) -> int:
+        if id(value) not in self._known:
+            self._known[id(value)] = len(self.objects)
+            self.objects.append(value)
+        return self._known[id(value)]
+
+
 class WorkerPayload:
     """The objects that are sent to workers in one piece, so that what they share is shared there, too."""
 
     def __init__(self, *parts: Any) -> None:
         self._parts = parts
         self._key = f"{os.getpid()}-{next(_numbers)}"
-        self._known: dict[int, int] = {}  # numbers of classes and functions, by id
-        self.objects: list[Any] = []  # by number
+        self._numbers = _Numbers()
         self._pickler: _ValuePickler | None = None
         _sent[self._key] = self
 
@@ -242,18 +263,17 @@ class WorkerPayload:
         file = io.BytesIO()
         # Kept, because it holds what was made to be sent, such as the tensor with a generator's state, whose shared
         # memory would be gone before the worker has it.
-        self._pickler = pickler = _ValuePickler(file, self._number)
+        self._pickler = pickler = _ValuePickler(file, self._numbers.number)
         pickler.dump((self._parts, pickler.by_value))  # the second is complete once the first is written
         data = file.getvalue()
         file.seek(0)
         file.truncate()  # the pickler keeps it, too
         return _received, (self._key, data)
 
-    def _number(self, value: Any) -> int:
-        if id(value) not in self._known:
-            self._known[id(value)] = len(self.objects)
-            self.objects.append(value)
-        return self._known[id(value)]
+    @property
+    def objects(self) -> list[Any]:
+        """The classes and functions that were sent by value, by number."""
+        return self._numbers.objects
 
 
 class Part:

@@ -1,4 +1,4 @@
-"""The start of worker processes: by a fork, as torch does; once DALI runs in this process, from the fork server."""
+"""The start of worker processes: forked from this process, as torch does, or from the fork server once DALI runs."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from .worker_pickle import Trial, pickled
 
 log = logging.getLogger(__name__)
 
-MOST_COPIED = 1 << 30  # bytes, for each worker
+MOST_COPIED = 1 << 30  # bytes of NumPy arrays that may be copied to each worker
 NO_WORKERS = "no new workers can be started once DALI runs in this process"
 
 _dali_runs = threading.Event()  # set before the first DALI pipeline of this process is built
-forking = threading.RLock()
-"""Held while workers are forked from this process; DALI waits for it before it starts threads."""
-building = threading.RLock()
-"""Held while DALI is loaded and a pipeline is built. A copy of the process that is made meanwhile may have libraries'
-locks that stay locked: a worker was seen to wait forever for the one of `atexit` in C."""
+fork_lock = threading.RLock()
+"""Held while workers are forked from this process; DALI starts its threads only while it is free."""
+dali_lock = threading.RLock()
+"""Held while DALI is loaded and a pipeline is built. A process that is forked meanwhile may inherit a library's lock
+that is held, and wait for it forever: seen with the lock of `atexit` in the C library."""
 _loaders: weakref.WeakKeyDictionary[KeyedDataset, weakref.ref[DataLoader[Any]]] = weakref.WeakKeyDictionary()
 
 
@@ -42,20 +42,20 @@ def note_loader(keyed: KeyedDataset, wrapped: DataLoader[Any]) -> None:
 
 
 def before_dali() -> None:
-    """Make the fork server, unless it is there; on the thread that iterates, which is where torch forks workers.
+    """Start the fork server unless it runs; called on the thread that iterates, on which torch forks workers, too.
 
-    Where it cannot be made, DALI runs all the same; the sentence of `NoWorkers` is then shown when workers are wanted.
+    DALI runs even if it cannot be started; the sentence of `NoWorkers` is then shown when workers are needed.
     """
     if "fork" not in multiprocessing.get_all_start_methods():
         return
-    attached.starting_workers = _starting_plainly
+    attached.worker_start_context = _plain_worker_start
     if dali_runs() or fork_server.server() is not None:
         return
     from .worker_pickle import unpicklable
 
-    sent = [_what_is_sent(keyed, wrapped) for keyed, wrapped in _living()]
+    sent = [_worker_arguments(keyed, wrapped) for keyed, wrapped in _live_loaders()]
     try:
-        with forking:
+        with fork_lock:
             fork_server.start(unpicklable(sent))
     except OSError:  # no memory, or too many processes
         log.warning("the fork server cannot be made; workers cannot be started anew once DALI runs", exc_info=True)
@@ -67,9 +67,9 @@ def ready_for_dali() -> bool:
 
 
 def note_dali() -> None:
-    """DALI's threads exist in this process from now on: nothing is forked from it any more."""
+    """Note that DALI starts threads in this process: from now on the engines fork no workers from it."""
     process_end.notice()
-    with forking:
+    with fork_lock:
         _dali_runs.set()
 
 
@@ -79,7 +79,7 @@ def dali_runs() -> bool:
 
 
 def forks(wrapped: DataLoader[Any]) -> bool:
-    """Return whether a DataLoader makes its workers by a fork of this process."""
+    """Return whether a DataLoader forks its workers from this process (start method `fork`)."""
     return _forks(wrapped.multiprocessing_context or multiprocessing)
 
 
@@ -90,36 +90,36 @@ def _forks(context: Any) -> bool:
 
 
 def _forks_by_default() -> bool:
-    return _forks(multiprocessing) or any(forks(loader) for _, loader in _living())
+    return _forks(multiprocessing) or any(forks(loader) for _, loader in _live_loaders())
 
 
-def _living() -> list[tuple[Any, DataLoader[Any]]]:
-    """Return the data sets and the DataLoaders that may need workers, wrapped and attached ones."""
+def _live_loaders() -> list[tuple[Any, DataLoader[Any]]]:
+    """Return the live DataLoaders that may start workers, wrapped and attached ones, each with its data set."""
     wrapped = [(keyed, reference()) for keyed, reference in list(_loaders.items())]
     plain = [source.loader for source in watched_loader.live() if isinstance(source, AttachedLoader)]
     found = [*wrapped, *((getattr(loader, "dataset", None), loader) for loader in plain)]
     return [(dataset, loader) for dataset, loader in found if isinstance(loader, DataLoader)]
 
 
-def _what_is_sent(dataset: Any, loader: DataLoader[Any]) -> tuple[Any, ...]:
-    """Return what a worker of a loader is given."""
+def _worker_arguments(dataset: Any, loader: DataLoader[Any]) -> tuple[Any, ...]:
+    """Return the objects that a worker of a loader is given."""
     return dataset, loader.collate_fn, loader.worker_init_fn
 
 
-class _Way(NamedTuple):
-    """The way in which a data set is sent to workers that are forked from the server."""
+class Transfer(NamedTuple):
+    """The way in which a data set gets to workers that are forked from the fork server."""
 
-    obstacle: str | None  # why it cannot be; None if it can
-    by_value: bool = False  # whether it has to be, see `by_value`; else as multiprocessing sends it
+    obstacle: str | None  # why it cannot be sent; None if it can
+    by_value: bool = False  # whether cloudpickle has to send its classes and functions; else multiprocessing sends it
 
 
-def way(dataset: Any, loader: DataLoader[Any]) -> _Way:
-    """Return how workers get the data set as it is now. Of its long lists only the beginning is pickled."""
-    sent = _what_is_sent(dataset, loader)
-    if _goes_plainly(sent):
-        return _Way(None)
+def transfer_of(dataset: Any, loader: DataLoader[Any]) -> Transfer:
+    """Return how workers can get the data set as it is now. To find out, it is pickled, long lists only in part."""
+    sent = _worker_arguments(dataset, loader)
+    if _pickles_by_itself(sent):
+        return Transfer(None)
     if importlib.util.find_spec("cloudpickle") is None:  # of the extra `torch`
-        return _Way(
+        return Transfer(
             f"{NO_WORKERS}, as cloudpickle is missing, which sends the data set to them; pip install cloudpickle"
         )
     from .worker_pickle import ValueTrial
@@ -129,44 +129,44 @@ def way(dataset: Any, loader: DataLoader[Any]) -> _Way:
         trial.dump(sent)
     except Exception as error:  # noqa: BLE001 - whatever the user's own classes raise
         cause = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        return _Way(f"{NO_WORKERS}, as the data set cannot be sent to them: {cause}")
+        return Transfer(f"{NO_WORKERS}, as the data set cannot be sent to them: {cause}")
     if trial.copied > MOST_COPIED:
-        return _Way(
+        return Transfer(
             f"{NO_WORKERS}, as each would get a copy of {trial.copied / 1e9:.1f} GB of NumPy arrays; a torch.Tensor or "
             "a np.memmap is shared with them"
         )
-    return _Way(None, by_value=True)
+    return Transfer(None, by_value=True)
 
 
 def why_not_sent(keyed: KeyedDataset, wrapped: DataLoader[Any]) -> str | None:
     """Return why a worker that is started once DALI runs cannot get the data set, a sentence; None if it can.
 
-    As long as the fork server is not there, it will inherit what cannot be pickled.
+    Before the fork server runs there is no obstacle: it inherits what cannot be pickled.
     """
     if not forks(wrapped) or (not dali_runs() and fork_server.server() is None):
         return None
-    obstacle = way(keyed, wrapped).obstacle if fork_server.server() is not None else NoWorkers.ended().args[0]
+    obstacle = transfer_of(keyed, wrapped).obstacle if fork_server.server() is not None else NoWorkers.ended().args[0]
     return None if obstacle is None else f"{obstacle[:1].upper()}{obstacle[1:]}."
 
 
-def _goes_plainly(sent: Any) -> bool:
-    """Return whether multiprocessing can send something by itself, and nothing of it is from a script or notebook."""
+def _pickles_by_itself(sent: Any) -> bool:
+    """Return whether plain pickle can send an object, and nothing of it is defined in a script or notebook."""
     try:
         data = pickled(Trial, sent)
     except Exception:  # of a lambda, a closure; whatever the user's own classes raise
         log.debug("the data set is sent by value", exc_info=True)
         return False
-    # Classes and functions of the script may refer to globals that have changed since the server was made.
+    # Those of a script may refer to globals that have changed since the fork server was started.
     return b"__main__" not in data
 
 
-# ---- Workers of torch's own iterators, while DALI runs for another loader.
+# ---- Workers of attached DataLoaders that no click has switched, while DALI runs for another loader.
 
 _CONTEXT = "_DataLoader__multiprocessing_context"
 
 
-class _PlainProcess(fork_server.WorkerProcess):
-    """A worker that torch starts. What keeps it from being forked from the server is not raised in the loop."""
+class _TorchWorker(fork_server.WorkerProcess):
+    """A worker of torch's own iterator. If the fork server cannot start it, it is forked from this process."""
 
     @staticmethod
     def _Popen(process_obj: Any) -> Any:  # noqa: N802 - multiprocessing's name
@@ -177,52 +177,54 @@ class _PlainProcess(fork_server.WorkerProcess):
 
                 process_obj._args = worker_pickle.arguments(given, collate)
             handle = fork_server.WorkerProcess._Popen(process_obj)
-            vars(process_obj)["sent"] = process_obj._args  # what the worker returns refers to it
+            vars(process_obj)["sent"] = process_obj._args  # kept alive: what the worker returns refers to it
         except Exception as error:  # noqa: BLE001 - whatever the user's own classes raise
-            log.warning("a worker is forked beside DALI's threads: %s", error)
+            log.warning("a worker is forked from a process with DALI's threads: %s", error)
             process_obj._args = given
-            with building:
+            with dali_lock:
                 handle = popen_fork.Popen(process_obj)
         return handle
 
 
-class _PlainContext(fork_server.WorkerContext):
-    """The context in which torch starts workers; `collate`: its function, where all is sent by value."""
+class _TorchWorkerContext(fork_server.WorkerContext):
+    """The multiprocessing context of torch's own iterator; `collate`: its function if all is sent by value, or None."""
 
     def __init__(self, collate: Any) -> None:
         super().__init__()
         self._collate = collate
 
     def Process(self, **named: Any) -> Any:  # type: ignore[override]  # noqa: N802 - multiprocessing's name
-        process_obj = _PlainProcess(**named)
+        process_obj = _TorchWorker(**named)
         if self._collate is not None:
             vars(process_obj)["collate"] = self._collate
         return process_obj
 
 
 @contextlib.contextmanager
-def _starting_plainly(loader: DataLoader[Any]) -> Iterator[None]:
-    """Around the start of the workers of a DataLoader's own iterator: beside DALI they are forked from the server.
+def _plain_worker_start(loader: DataLoader[Any]) -> Iterator[None]:
+    """Let torch fork the workers of a DataLoader's own iterator from the fork server if DALI runs in this process.
 
-    Their batches and random numbers are those of workers that this process forks. Where the data set cannot be sent,
-    they are forked from this process, but not while DALI is loaded.
+    Their batches and random numbers are the same as those of workers forked from this process. If the data set cannot
+    be sent to them, they are forked from this process, but not while DALI is being loaded.
     """
     if not forks(loader):
         yield
         return
-    with forking:  # DALI starts no threads meanwhile
+    with fork_lock:  # DALI starts no threads meanwhile
         if not dali_runs():
             yield
             return
-    sent = way(loader.dataset, loader) if fork_server.server() is not None else _Way(str(NoWorkers.ended()))
-    if sent.obstacle is not None:
-        log.warning("workers are forked beside DALI's threads, where one may hang: %s", sent.obstacle)
-        with building:
+    transfer = (
+        transfer_of(loader.dataset, loader) if fork_server.server() is not None else Transfer(str(NoWorkers.ended()))
+    )
+    if transfer.obstacle is not None:
+        log.warning("workers are forked from a process with DALI's threads, and may hang: %s", transfer.obstacle)
+        with dali_lock:
             yield
         return
     settings = vars(loader)
     own = settings.get(_CONTEXT)
-    settings[_CONTEXT] = _PlainContext(loader.collate_fn if sent.by_value else None)
+    settings[_CONTEXT] = _TorchWorkerContext(loader.collate_fn if transfer.by_value else None)
     try:
         yield
     finally:

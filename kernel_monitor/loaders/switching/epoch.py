@@ -311,8 +311,8 @@ class EpochIterator:
     def _boundary(self) -> None:
         """Between two batches: close the outgoing engine's run, start the incoming engine's."""
         state, pool = self._state, self._pool
-        self._loader.preparation.at_boundary()
-        self._loader.changes.at_boundary()
+        self._loader.preparation.prepare_deferred()
+        self._loader.changes.check_between_batches()
         pooled = pool[state.active]
         if self._runs and self._runs[-1].pooled is not pooled:
             self._runs[-1].closed = True

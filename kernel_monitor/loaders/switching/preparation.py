@@ -54,8 +54,8 @@ class Preparation:
                 worker_start.before_dali()
             self._prepare_in_background(click)
 
-    def at_boundary(self) -> None:
-        """On the loop's thread, between two batches: let DALI start where only the fork server was missing."""
+    def prepare_deferred(self) -> None:
+        """Prepare the deferred engine. On the loop's thread, between two batches: the fork server may be made now."""
         if self.deferred is None:
             return
         with self._lock:
@@ -80,7 +80,7 @@ class Preparation:
             self._prepare(click)
 
     def without_workers(self) -> None:
-        """Let engines start without workers of `torchvision`: torch's own iterator has forked its, or will."""
+        """Do not fork workers of `torchvision` before a switch: torch's own iterator forks its workers itself."""
         with self._lock:
             self._workers_forked = True
 
@@ -88,7 +88,7 @@ class Preparation:
         """The workers have been forked: only the fork server may still be missing."""
         with self._lock:
             self._workers_forked = True
-        self.at_boundary()
+        self.prepare_deferred()
 
     def start_workers(self) -> None:
         """Fork the workers of `torchvision` if another engine is about to start threads."""

@@ -1,8 +1,8 @@
-"""Runs as Python starts, in every process of a command that `kernel-monitor run` has started.
+"""Runs at the start of every Python process of a command that `kernel-monitor run` has started.
 
-Python imports it because its folder stands in PYTHONPATH. It leaves `sys.path` as it is without it, runs a
-`sitecustomize` of the user's own, and has the process measured once torch is imported there. It never ends a process,
-and any Python 3 can run it, also one that has no kernel_monitor.
+Python imports it because its folder is in PYTHONPATH. It removes that folder from `sys.path`, imports the user's own
+`sitecustomize` if there is one, and measures the process once torch is imported. Its faults end no process, and any
+Python 3 can run it, also one without kernel_monitor.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 class _AfterTorch:
-    """A finder that finds torch as the others do, and calls `_begin` once torch is imported."""
+    """An import finder that leaves torch to the other finders, and calls `_begin` after torch is imported."""
 
     def find_spec(self, name: str, *_: Any) -> Any:
         if name != "torch":
@@ -46,7 +46,7 @@ def _begin() -> None:
         logging.getLogger("kernel_monitor").info("this process is not measured", exc_info=True)
 
 
-def _run_the_users_own() -> None:
+def _import_users_sitecustomize() -> None:
     """Import the `sitecustomize` that Python would have imported without this one."""
     here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib would be imported for it
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != here]  # noqa: PTH100
@@ -63,4 +63,4 @@ def _run_the_users_own() -> None:
 # The processes of kernel_monitor itself, such as the sampler, are not measured.
 if not any(word.partition(".")[0] == "kernel_monitor" for word in getattr(sys, "orig_argv", [])[1:]):
     sys.meta_path.insert(0, _AfterTorch())
-_run_the_users_own()
+_import_users_sitecustomize()

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import warnings
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from random import randint
@@ -63,7 +64,7 @@ def test_what_cannot_be_pickled_is_sent_by_value(case: Case, tmp_path: Path) -> 
         dali_begins()
     else:
         assert equal(unforked(loader), forked)
-    assert worker_start.way(loader._keyed, loader._wrapped) == (None, True)
+    assert worker_start.transfer_of(loader._keyed, loader._wrapped) == (None, True)
 
 
 def local(**attributes: Any) -> tuple[Any, type, type]:
@@ -164,7 +165,7 @@ def test_the_rest_of_a_chain_in_workers_beside_dali(tmp_path: Path, monkeypatch:
 def test_a_tensor_is_shared_and_not_copied() -> None:
     dataset, _, _ = local(features=torch.zeros(50_000_000))
     loader = loader_of(dataset)
-    assert worker_start.way(loader._keyed, loader._wrapped).by_value
+    assert worker_start.transfer_of(loader._keyed, loader._wrapped).by_value
     assert not dataset.features.is_shared()  # asking moves nothing
     _, (_, data) = WorkerPayload(loader._keyed).__reduce__()
     assert dataset.features.is_shared()
@@ -176,7 +177,7 @@ def test_a_mapped_file_is_mapped_again(tmp_path: Path) -> None:
     mapped[:] = np.arange(36).reshape(12, 3)
     dataset, _, _ = local(features=mapped)
     loader = loader_of(dataset)
-    assert worker_start.way(loader._keyed, loader._wrapped).by_value
+    assert worker_start.transfer_of(loader._keyed, loader._wrapped).by_value
     _, (_, data) = WorkerPayload(loader._keyed.source.dataset).__reduce__()
     (received,), _ = pickle.loads(data)  # noqa: S301 - our own
     assert type(received.features) is np.memmap
@@ -188,7 +189,7 @@ def test_a_mapped_file_is_mapped_again(tmp_path: Path) -> None:
 def test_arrays_of_which_each_worker_would_get_a_copy_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     dataset, _, _ = local(features=np.zeros(1_000_000))
     loader = loader_of(dataset)
-    assert worker_start.way(loader._keyed, loader._wrapped).by_value
+    assert worker_start.transfer_of(loader._keyed, loader._wrapped).by_value
     monkeypatch.setattr(worker_start, "MOST_COPIED", 7_999_999)
     dali_begins()
     with pytest.raises(MonitorError, match=r"each would get a copy of 0\.0 GB of NumPy arrays; a torch.Tensor or"):
@@ -277,3 +278,17 @@ def test_a_lambda_of_a_script_meets_the_scripts_own_globals(tmp_path: Path) -> N
     printed, ran = run(tmp_path, LAMBDA, guarded=False, head=SCRIPT)
     assert printed == ["True True"]
     assert ran == ["__main__"]
+
+
+@pytest.mark.usefixtures("no_garbage_collection")
+def test_what_was_sent_is_held_no_longer_than_what_it_was_sent_with() -> None:
+    class Ours:
+        """Not importable, so it is sent by value."""
+
+    data = Ours()
+    held = weakref.ref(data)
+    sent = WorkerPayload(data)
+    sent.__reduce__()
+    assert sent.objects == [Ours]
+    del data, sent
+    assert held() is None

@@ -1,4 +1,4 @@
-"""Workers of DataLoaders that nobody has switched, once DALI runs for another one: as if this process forked them."""
+"""Workers of attached DataLoaders that were not switched, while DALI runs: the same as if forked from this process."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import psutil
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+from torchdata.stateful_dataloader import StatefulDataLoader
 
 from kernel_monitor.loaders.engines import fork_server, worker_start
 from kernel_monitor.steps import attached
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("without_dali")
 
 
 def parents(batches: Any) -> set[int]:
-    """The parents of an iterator's workers."""
+    """Return the process ids of the parents of an iterator's workers."""
     return {psutil.Process(worker.pid).ppid() for worker in batches._workers}
 
 
@@ -36,7 +37,10 @@ def server() -> set[int]:
 
 
 def delivered(loader: Any, *, of_server: bool = False) -> tuple[list[Any], torch.Tensor]:
-    """The batches of an epoch, and the state of the default generator after it."""
+    """Return the batches of an epoch, and the state of the default generator after it.
+
+    `of_server`: assert that its workers come from the fork server.
+    """
     seed_all()
     batches = iter(loader)
     if of_server:
@@ -59,7 +63,7 @@ def test_every_data_set_is_read_as_by_workers_of_this_process(case: Case, tmp_pa
 
 
 class Drawing(Dataset[Any]):
-    """Each sample is what its worker knows and draws."""
+    """A data set whose samples are what their worker knows and draws."""
 
     def __len__(self) -> int:
         return 12
@@ -122,8 +126,54 @@ class Locked(Drawing):
             return super().__getitem__(index)
 
 
+class Positioned(Drawing):
+    """It tells torchdata how far it has come, which a worker that goes on is told."""
+
+    def __init__(self) -> None:
+        self.read = 0
+
+    def __getitem__(self, index: int) -> Any:
+        self.read += 1
+        return super().__getitem__(index), self.read
+
+    def state_dict(self) -> dict[str, int]:
+        return {"read": self.read}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.read = 100 + state["read"]
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital':UserWarning")  # torchdata calls it
+@pytest.mark.parametrize("persistent", [False, True], ids=["", "kept workers"])
+def test_workers_of_torchdata_s_loader_draw_and_go_on_as_those_of_this_process(persistent: bool) -> None:
+    def run(*, of_server: bool) -> Any:
+        def make() -> StatefulDataLoader[Any]:
+            return StatefulDataLoader(
+                Positioned(), 2, shuffle=True, num_workers=2, persistent_workers=persistent, worker_init_fn=init
+            )
+
+        seed_all()
+        loader = make()
+        seen: list[Any] = [list(loader)]
+        batches = iter(loader)
+        seen += [next(batches), state := loader.state_dict()]
+        other = make()
+        other.load_state_dict(state)
+        rest = iter(other)
+        for iterator in (batches, rest):
+            assert parents(iterator) == (server() if of_server else {psutil.Process().pid})
+        return [*seen[:-1], list(batches), list(rest)], torch.get_rng_state()
+
+    expected, state = run(of_server=False)
+    with attaching():
+        dali_begins()
+        found, state_after = run(of_server=True)
+    assert equal(found, expected)
+    assert torch.equal(state_after, state)
+
+
 def test_what_cannot_be_sent_is_read_by_workers_of_this_process(caplog: pytest.LogCaptureFixture) -> None:
-    """A lock that was made after the fork server. Else the loop would end, where without this package it goes on."""
+    """A lock that was made after the fork server. An error here would end a loop that runs without this package."""
     expected = delivered(DataLoader(Locked(), 2, num_workers=1))
     with attaching():
         dali_begins()
@@ -170,4 +220,4 @@ def test_a_loader_that_is_not_attached_to_is_torch_s_alone() -> None:
         dali_begins()
     batches = iter(DataLoader(Drawing(), 2, num_workers=1))
     assert parents(batches) == {psutil.Process().pid}
-    assert attached.starting_workers is worker_start._starting_plainly
+    assert attached.worker_start_context is worker_start._plain_worker_start

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 
 from kernel_monitor.loaders import takeover
-from kernel_monitor.loaders.switchable import wrapped_by
+from kernel_monitor.loaders.switchable import switchable_of_attached
 from kernel_monitor.steps import attached
 
 from ..conftest import augmented
@@ -36,11 +36,11 @@ def test_while_it_is_examined_it_says_what_it_switches_to(
     states = []
 
     def examined(*args: Any) -> Any:
-        made = wrapped_by(*args)
+        made = switchable_of_attached(*args)
         states.append(engines.state())
         return made
 
-    monkeypatch.setattr(takeover, "wrapped_by", examined)
+    monkeypatch.setattr(takeover, "switchable_of_attached", examined)
     engines.switch("dali-cpu")
     seen += sum(len(labels) for _, labels in batches)
     assert seen == 243

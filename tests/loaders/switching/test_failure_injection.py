@@ -3,7 +3,9 @@ So it is for DataLoaders that are only attached to.
 
 A run of a loader is traced to find the calls that it makes on any thread of the loop's process. Then it is run again
 for each of them, and that call raises. `make test` takes a sample; its seed is printed with each failure and
-INJECT_SEED=… takes it again. INJECT=long takes all of them.
+INJECT_SEED=… takes it again. INJECT=long takes all of them, INJECT=3/8 the third of eight parts, INJECT=epoch.py
+the calls whose name or place has that in it. `--log-file=… --log-file-level=INFO` tells which call is next, and at the
+end how many were reached.
 
 A fault that only the outermost guard has caught is a failure, unless the module where it was raised is listed below.
 """
@@ -29,6 +31,7 @@ from torchvision.datasets import ImageFolder
 
 import kernel_monitor
 from kernel_monitor.loaders import events, switchable, takeover
+from kernel_monitor.loaders.engines import fork_server, worker_start
 from kernel_monitor.loaders.loader import FixedLoader
 from kernel_monitor.steps import attached
 
@@ -39,10 +42,12 @@ from ..photos import Photos
 PACKAGE = str(Path(kernel_monitor.__file__).parent)
 IMAGES, BATCH, EPOCHS = 24, 4, 3
 SEED = int(os.environ.get("INJECT_SEED") or random.SystemRandom().randrange(10**6))
-SAMPLE = 0 if os.environ.get("INJECT") == "long" else 22  # points of each kind of loader; 0: all
+PART = os.environ.get("INJECT", "")  # empty: a sample
+SAMPLE = 0 if PART else 22  # points of each kind of loader; 0: all, or those of a part
 SAMPLE_ATTACHED = SAMPLE and 6
 IN_TORCHS_PLACE = (
     "_next_of_engine",
+    "_made",
     "EpochIterator.__next__",
     "Takeover._iterate",
     "Takeover.begin.<locals>.<lambda>",
@@ -74,6 +79,9 @@ LISTED = {
     "text.py": "a name",
     "ranks": "the steps of a rank",
 }
+
+
+log = logging.getLogger(__name__)
 
 
 class Fault(Exception):
@@ -131,7 +139,7 @@ class Tracer:
         place = caller.f_code.co_filename
         if not place.startswith(PACKAGE) or caller.f_code.co_qualname == "SwitchableLoader.__iter__":
             return  # the loop itself: there is nothing of ours yet that could catch it
-        if caller.f_code.co_qualname in ("attach", "detach", "_replace", "_put_back"):
+        if caller.f_code.co_qualname in ("attach", "detach", "_replace", "_restore_all"):
             return  # by the monitor, not by the loop
         if code.co_qualname in IN_TORCHS_PLACE:
             return  # the same: called by what stands in for torch's `__iter__` and `__next__`
@@ -245,6 +253,17 @@ def expected(dataset: Any) -> list[list[int]]:
     return [[target for _, targets in plain for target in targets.tolist()] for _ in range(EPOCHS)]
 
 
+def part(calls: list[Call], part: str) -> list[Call]:
+    """Return all calls, every eighth beginning with the third for `3/8`, or those in whose text the part stands."""
+    if part == "long":
+        return calls
+    number, _, parts = part.partition("/")
+    if number.isdigit() and parts.isdigit():
+        assert 1 <= int(number) <= int(parts), f"INJECT={part}"
+        return calls[int(number) - 1 :: int(parts)]
+    return [call for call in calls if part in str(call)]
+
+
 KINDS = [(kind, workers) for kind in (Folder, Own) for workers in (0, 2)]
 
 
@@ -284,8 +303,15 @@ def test_a_fault_at_any_call_ends_no_loop_that_is_attached_to(
     kind: Any, workers: int, images: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run(dataset: Any, workers: int, tracer: Tracer) -> Ran:
-        with attaching():
-            return train_attached(dataset, workers, tracer)
+        if workers == 0:  # each run is the first to click: the fork server is made in it
+            monkeypatch.setattr(worker_start, "_dali_runs", threading.Event())
+            monkeypatch.setattr(fork_server, "_server", None)
+        try:
+            with attaching():
+                return train_attached(dataset, workers, tracer)
+        finally:
+            if workers == 0 and fork_server._server is not None:
+                fork_server._server.close()
 
     inject(run, kind, workers, images, SAMPLE_ATTACHED, caplog, monkeypatch)
 
@@ -308,9 +334,11 @@ def inject(
     calls = sorted(tracer.seen)
     assert len(calls) > 300
     chance = random.Random(f"{SEED} {kind.__name__} {workers}")
-    chosen = chance.sample(calls, sample) if sample else calls
-    wrong = []
-    for call in chosen:
+    chosen = chance.sample(calls, sample) if sample else part(calls, PART)
+    wrong: list[str] = []
+    reached = 0
+    for place, call in enumerate(chosen):
+        log.info("%d of %d, %d reached, %d wrong: %s", place + 1, len(chosen), reached, len(wrong), call)
         caplog.clear()
         unraisable.clear()
         number = chance.randint(1, min(tracer.seen[call], 4))
@@ -319,9 +347,12 @@ def inject(
                 ran = train(dataset, workers, injecting)
             except Exception as error:  # noqa: BLE001 - that is what is tested
                 wrong.append(f"{call} ({number}): raised {type(error).__name__}: {error}")
+                log.info("%s", wrong[-1])
                 continue
         if not injecting.raised:
+            log.info("not reached: %s", call)
             continue  # threads took another way this time
+        reached += 1
         if ran.epochs != order:
             counts = [f"{len(set(epoch))} of {IMAGES}" for epoch in ran.epochs]
             wrong.append(f"{call} ({number}): delivered {counts} in {len(ran.epochs)} epochs")
@@ -330,4 +361,5 @@ def inject(
         module = call.callee.partition(":")[0]
         if "kernel_monitor failed" in ran.shown and not any(module.startswith(listed) for listed in LISTED):
             wrong.append(f"{call} ({number}): only the outermost guard caught it")
+    log.info("%d of %d calls reached, %d wrong\n%s", reached, len(chosen), len(wrong), "\n".join(wrong))
     assert not wrong, "\n".join(wrong) + f"\nINJECT_SEED={SEED}"

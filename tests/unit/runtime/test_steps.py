@@ -121,6 +121,16 @@ def test_phases_become_series_and_a_chart_that_pages_are_told_of(
     assert set(PHASES) <= set(found.steps())
 
 
+def test_the_status_bar_has_a_rate_while_a_loop_runs_and_none_once_it_has_ended(monitor: Monitor) -> None:
+    monitor.start(record=False)
+    wait_for(lambda: monitor.store.last_seq > 0)
+    loop(monitor, "train", 40)
+    rate = monitor.publisher.glance()["images"]
+    assert rate is not None
+    assert rate > 0
+    wait_for(lambda: monitor.publisher.glance()["images"] is None)
+
+
 def test_charts_that_somebody_chose_stay(monitor: Monitor) -> None:
     monitor.start(record=False, charts=["cpu", "wait"])
     wait_for(lambda: monitor.store.last_seq > 0)

@@ -1,4 +1,4 @@
-"""DataLoaders that are measured without a line in the user's code: names, entries, and torch's classes as they were."""
+"""Attached DataLoaders: their names and entries, and torch's classes, which are restored."""
 
 from __future__ import annotations
 
@@ -56,6 +56,21 @@ def entry(loader: Any) -> AttachedLoader:
     return found
 
 
+# -- faults -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["loop_site", "loader_name", "loader_kinds.keeps", "AttachedSteps", "AttachedLoader"])
+def test_a_fault_of_ours_costs_the_measurement_and_no_batch(
+    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fault(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr(f"{attached.__name__}.{name}", fault)
+    assert [batch.tolist() for (batch,) in numbers()] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert "a fault in kernel_monitor: a DataLoader is not measured" in caplog.text
+
+
 # -- entries ----------------------------------------------------------------------------------------------------------
 
 val_loader: Any = None
@@ -89,10 +104,39 @@ def test_a_name_is_a_global_variable_s_a_variable_s_in_the_loop_s_line_or_the_da
     unnamed = numbers()
     list(unnamed)
     assert entry(unnamed).name == "TensorDataset"
-    namespace: dict[str, Any] = {"stuff": numbers()}
-    exec("for _ in stuff: pass", namespace)  # noqa: S102 - no file has that line
-    assert entry(namespace["stuff"]).name == "TensorDataset-2"  # the other one lives
+    namespace: dict[str, Any] = {"stuff": [numbers()]}
+    exec("for _ in stuff[0]: pass", namespace)  # noqa: S102 - no file has that line
+    assert entry(namespace["stuff"][0]).name == "TensorDataset-2"  # the other one lives
     val_loader = None
+
+
+def test_a_name_is_what_the_loop_goes_over_not_what_it_gives_to_its_body_or_shows() -> None:
+    def progress(loader: Any, **_shown: str) -> Any:
+        return loader
+
+    trainloader = numbers()
+    for _, _data in enumerate(trainloader, 0):
+        data = _data
+    assert entry(trainloader).name == "trainloader"
+    test_loader = numbers()
+    for data in test_loader:
+        assert data
+    assert entry(test_loader).name == "test_loader"
+    train_loader = numbers()
+    for batch in iter(progress(train_loader, desc=f"train {len(data)}")):
+        assert batch
+    assert entry(train_loader).name == "train_loader"
+    valid_loader = numbers()
+    assert [len(data) for (data,) in valid_loader] == [2, 2, 2, 2]
+    assert entry(valid_loader).name == "valid_loader"
+
+
+def test_a_name_is_a_global_variable_s_also_where_a_function_has_the_loop() -> None:
+    function = "def epoch(loader):\n    for _ in loader: pass\n"
+    namespace: dict[str, Any] = {"_": None, "training": numbers(), "validation": numbers()}
+    namespace["_1"] = namespace["validation"]  # as IPython keeps what a cell returns
+    exec(function + "epoch(training)\nepoch(validation)", namespace)  # noqa: S102 - no function of this file's
+    assert [entry(namespace[name]).name for name in ("training", "validation")] == ["training", "validation"]
 
 
 def test_an_iterator_of_which_nothing_is_asked_is_no_loader() -> None:
@@ -314,6 +358,22 @@ def test_an_iteration_goes_on_without_the_monitor_and_with_it_again() -> None:
     attached.attach()
     seen += [batch.tolist() for (batch,) in batches]
     assert seen == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    # Of what was delivered meanwhile nothing is known: that iteration is not counted to its end, as nothing was lost.
+    assert [(one["samples"], one["lost"], one["finished"]) for one in entry(loader).epochs()] == [(2, 0, False)]
+
+
+def test_a_loader_that_is_iterated_before_and_after_a_stop_is_one_loader() -> None:
+    loader = numbers()
+    list(loader)
+    found = entry(loader)
+    for _ in range(2):
+        attached.detach()
+        list(loader)
+        attached.attach()
+        list(loader)
+    assert [one for one in live() if one.name == found.name or one.name.startswith(f"{found.name}-")] == [found]
+    assert entry(loader) is found
+    assert [(one["samples"], one["finished"]) for one in found.epochs()] == [(8, True)] * 3
 
 
 class Reporting(Dataset[Any]):

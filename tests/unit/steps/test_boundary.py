@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from kernel_monitor.steps import boundary, step, watch_loader
-from kernel_monitor.steps.boundary import BoundaryInfo, at_boundary
+from kernel_monitor.steps.boundary import BoundaryInfo, call_between_steps
 from kernel_monitor.steps.measured_step import PROFILED
 from tests.unit.watched import source, steps
 
@@ -36,7 +36,7 @@ def test_a_call_is_made_at_each_boundary_until_it_has_enough() -> None:
     watched = watch_loader(range(9), name="called")
     for number in watched:
         if number == 2:
-            at_boundary(identity("called"), call)
+            call_between_steps(identity("called"), call)
     key, here = identity("called"), threading.get_ident()
     assert calls == [(key, 3, here), (key, 4, here), (key, 5, here), (key, 6, here)]
     assert [one.batch for one in steps("called") if one.flags & PROFILED] == [3, 4, 5]
@@ -50,7 +50,7 @@ def test_its_time_is_in_no_step_of_any_loop_on_this_thread() -> None:
     first, second = watch_loader(range(6), name="first"), watch_loader(range(6), name="second")
     for number, _ in zip(first, second, strict=True):
         if number == 3:
-            at_boundary(identity("first"), call)
+            call_between_steps(identity("first"), call)
     began = time.monotonic()
     for name in ("first", "second"):
         assert len(steps(name)) >= 5
@@ -67,12 +67,12 @@ def test_another_loader_s_boundary_is_not_meant_and_none_means_whichever_steps()
         return False
 
     kept = [watch_loader(range(3), name="a"), watch_loader(range(3), name="b")]
-    at_boundary(identity("b"), call)
+    call_between_steps(identity("b"), call)
     list(kept[0])
     assert seen == []
     list(kept[1])
     assert seen == [identity("b")]
-    at_boundary(None, call)
+    call_between_steps(None, call)
     with step("by hand"):
         pass
     assert seen[1:] == [identity("by hand")]
@@ -83,7 +83,7 @@ def test_what_it_raises_ends_it_and_is_logged_and_the_loop_goes_on(caplog: pytes
         raise RuntimeError("no profiler here")
 
     watched = watch_loader(range(4), name="goes on")
-    at_boundary(None, call)
+    call_between_steps(None, call)
     assert list(watched) == [0, 1, 2, 3]
     assert [(record.levelname, str(record.exc_info[1])) for record in caplog.records if record.exc_info] == [
         ("ERROR", "no profiler here")
@@ -99,7 +99,7 @@ def test_an_interrupt_in_a_call_reaches_the_loop() -> None:
     iterator = iter(watched)
     next(iterator)
     next(iterator)
-    at_boundary(None, call)
+    call_between_steps(None, call)
     with pytest.raises(KeyboardInterrupt):
         next(iterator)
     assert next(iterator) == 2
@@ -110,7 +110,7 @@ def test_it_can_be_taken_back(caplog: pytest.LogCaptureFixture) -> None:
     def call(info: BoundaryInfo) -> bool:
         raise AssertionError
 
-    end = at_boundary(None, call)
+    end = call_between_steps(None, call)
     end()
     end()
     list(watch_loader(range(3)))

@@ -1,6 +1,6 @@
-"""Runs a training script beside the monitor, with clicks from a thread of their own.
+"""A run of a training script with the monitor, in one process, with clicks from another thread.
 
-The script is run as `__main__`, as `python train.py` does, after `monitor.start()`; it has no line of the package.
+The script is run as `__main__`, as by `python train.py`, after `monitor.start()`; it does not name the package.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import Any
 
 from . import training
 
-LIMIT_S = 120.0  # until an engine is ready
+LIMIT_S = 120.0  # seconds in which an engine must be ready
 
 
 class Clicker:
-    """Clicks when training steps of one kind have ended; the next ones wait until the engine is ready.
+    """Clicks after certain steps of a training; the steps after a click wait until the engine is ready.
 
     Args:
-        clicks: the engine to click on by the number of the step, from 1.
-        loader: the name of the loader; None where there is only one.
-        kind: of the steps that are counted.
+        clicks: the engine to click on, by the number of the step after which to click, from 1.
+        loader: the name of the loader; None if there is only one.
+        kind: the kind of the steps that are counted.
     """
 
     def __init__(self, clicks: Mapping[int, str], loader: str | None = None, kind: str = "train") -> None:
@@ -39,10 +39,10 @@ class Clicker:
         threading.Thread(target=self._click, daemon=True).start()
 
     def __call__(self, step: training.Step) -> None:
-        """Note the engine in use, click if it is time, and wait for the engine of an earlier click."""
+        """Wait for the engine of an earlier click, note the engine in use, and click if one is due after this step."""
         if step.kind != self._kind:
             return
-        self._settle()
+        self._wait_until_ready()
         found = self._found()
         self.backends.append("" if found is None else found.backend)
         backend = self._clicks.get(len(self.backends))
@@ -67,7 +67,7 @@ class Clicker:
 
         return next((one for one in live() if self._loader in (None, one.name)), None)
 
-    def _settle(self) -> None:
+    def _wait_until_ready(self) -> None:
         found = self._found()
         made = getattr(found, "loader", None)
         until = time.monotonic() + LIMIT_S
@@ -83,7 +83,7 @@ class Clicker:
 def run(
     script: str, arguments: Sequence[str], clicks: Mapping[int, str], loader: str | None, kind: str
 ) -> dict[str, Any]:
-    """Run a script beside the monitor; return its steps, and what the monitor knows of its loaders."""
+    """Run a script with the monitor; return the engine in use at each step, the loaders' last states, the status."""
     from kernel_monitor import monitor
     from kernel_monitor.loaders import live
 
@@ -91,7 +91,7 @@ def run(
     clicker = Clicker(clicks, loader, kind)
     kept: dict[str, dict[str, Any]] = {}
 
-    def look() -> None:
+    def note_loaders() -> None:
         for one in live():
             kept[one.id] = {
                 "name": one.name,
@@ -104,11 +104,11 @@ def run(
 
     def on_step(step: training.Step) -> None:
         clicker(step)
-        look()
+        note_loaders()
 
     training.on_step = on_step
-    held = _main(script, arguments)  # what is gone would be looked at no more
-    look()
+    held = _main(script, arguments)  # the script's globals keep its loaders alive
+    note_loaders()
     del held
     status = monitor.status()
     monitor.stop()
@@ -121,7 +121,7 @@ def _main(script: str, arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def main(out: str, script: str, arguments: Sequence[str], clicks: Mapping[int, str] | None, **options: Any) -> None:
-    """Run a script, beside the monitor if there are `clicks`, and write what was seen as JSON."""
+    """Run a script, with the monitor unless `clicks` is None; write its steps and what `run` returns, as JSON."""
     seen: dict[str, Any] = {"backends": [], "loaders": [], "status": ""}
     if clicks is None:
         _main(script, arguments)

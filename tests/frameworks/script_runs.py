@@ -1,4 +1,4 @@
-"""Runs the training scripts of `scripts/`, each in a process of its own: a fork of one that has imported frameworks."""
+"""Runs of the training scripts of `scripts/`, each in a fork of a process that has imported the frameworks."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ _SCRIPT = """\
 import os, sys
 sys.path.insert(0, {root!r})
 os.environ.update({environment!r})
-from tests.frameworks.beside import main
+from tests.frameworks.monitored_run import main
 if __name__ == "__main__":
     main({out!r}, {script!r}, {arguments!r}, {clicks!r}, {options})
 """
 
 
-def check_parity(trained: Trained, plain: Trained, *, of_images: bool = True) -> None:
-    """Assert that a training with clicks was given the samples of the plain one in its order, each once an epoch.
+def check_parity(trained: Trained, plain: Trained, *, same_images: bool = True) -> None:
+    """Assert that a training with clicks got the samples of the plain one in the same order, each once an epoch.
 
     Args:
-        trained: the one with clicks.
-        plain: the one without the monitor.
-        of_images: whether the losses are those of the plain one, up to what DALI decodes differently: where the
-            transforms draw nothing.
+        trained: the training with clicks.
+        plain: the training without the monitor.
+        same_images: whether the losses must agree, too, within what DALI decodes differently; not if transforms are
+            random.
     """
     samples = trained.samples()
     assert samples == plain.samples()
     epochs = [sorted(samples[first : first + PHOTOS]) for first in range(0, len(samples), PHOTOS)]
     assert epochs == [list(range(PHOTOS))] * EPOCHS
-    if of_images:
+    if same_images:
         assert trained.losses() == pytest.approx(plain.losses(), rel=0.02, abs=0.005)
 
 
 @dataclass
 class Trained:
-    """What a training was given, and what the monitor knew of it."""
+    """The result of a training: its steps, and the states of its loaders as the monitor had them."""
 
     steps: list[Step]
     backends: list[str]  # the engine in use at each training step; empty without the monitor
@@ -71,13 +71,13 @@ class Trained:
         return [step.loss for step in self.of(kind)]
 
     def loader(self, name: str) -> dict[str, Any]:
-        """Return the loader of a name; there must be one."""
+        """Return the loader with a name; there must be exactly one."""
         (found,) = [loader for loader in self.loaders if loader["name"] == name]
         return found
 
 
 class Trainings:
-    """Runs scripts in forks of a process that has imported some modules."""
+    """A runner of scripts, in forks of a process that has imported some modules."""
 
     def __init__(self, folder: Path, *modules: str) -> None:
         self._folder = folder
@@ -86,7 +86,7 @@ class Trainings:
         self._plain: dict[tuple[object, ...], Trained] = {}
 
     def pair(self, script: str, *arguments: object, **options: Any) -> tuple[Trained, Trained]:
-        """Run a script without the monitor, unless that was done, and beside it with these clicks; see `run`."""
+        """Return the results of a script without the monitor (kept from an earlier call) and with clicks; see `run`."""
         key = (script, *arguments)
         with ThreadPoolExecutor(2) as lanes:
             clicked = lanes.submit(self.run, script, *arguments, **options)
@@ -103,16 +103,16 @@ class Trainings:
         kind: str = "train",
         environment: Mapping[str, str] | None = None,
     ) -> Trained:
-        """Run a script of `scripts/` (its name without the ending) to its end; it must end well.
+        """Run a script of `scripts/` to its end, which must be without an error.
 
         Args:
-            script: has no line of the package.
+            script: its name without the ending; it must not name the package.
             arguments: of its command line.
-            clicks: the engine to click on after each numbered step, from 1; {}: the monitor runs, and nobody clicks;
-                None: without the monitor.
+            clicks: the engine to click on, by the number of the step after which to click, from 1. {}: the monitor
+                runs without a click. None: the monitor does not run.
             loader: the name of the loader that is clicked on; None for the only one.
-            kind: of the steps after which is clicked.
-            environment: variables of the process.
+            kind: the kind of the steps that are counted.
+            environment: more environment variables of the process.
         """
         path = SCRIPTS / f"{script}.py"
         assert "kernel_monitor" not in path.read_text(encoding="utf-8")
@@ -137,7 +137,7 @@ class Trainings:
         return Trained(**read, err=ended.err)
 
     def run_ranks(self, ranks: int, script: str, *arguments: object, **options: Any) -> list[Trained]:
-        """Run a script as so many ranks of a process group, as `torchrun` does."""
+        """Run a script in `ranks` processes of a process group, as `torchrun` does; return the results by rank."""
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
