@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch.utils.data import DataLoader
 
 from kernel_monitor.errors import MonitorError, SessionError
 from kernel_monitor.record.reader import open_session
@@ -122,13 +123,16 @@ def test_phases_become_series_and_a_chart_that_pages_are_told_of(
 
 
 def test_the_status_bar_has_a_rate_while_a_loop_runs_and_none_once_it_has_ended(monitor: Monitor) -> None:
+    loader = DataLoader(range(80), 4)  # type: ignore[arg-type]
     monitor.start(record=False)
     wait_for(lambda: monitor.store.last_seq > 0)
-    loop(monitor, "train", 40)
-    rate = monitor.publisher.glance()["images"]
-    assert rate is not None
-    assert rate > 0
+    rates = []
+    for _ in loader:
+        time.sleep(0.05)
+        rates.append(monitor.publisher.glance()["images"])
+    assert 0 < (rates[-1] or 0) < 90
     wait_for(lambda: monitor.publisher.glance()["images"] is None)
+    assert len(loader) == 20  # it is still there
 
 
 def test_charts_that_somebody_chose_stay(monitor: Monitor) -> None:
