@@ -123,7 +123,8 @@ def test_phases_become_series_and_a_chart_that_pages_are_told_of(
 
 
 def test_the_status_bar_has_a_rate_while_a_loop_runs_and_none_once_it_has_ended(monitor: Monitor) -> None:
-    loader = DataLoader(range(80), 4)  # type: ignore[arg-type]
+    numbers: Any = range(80)
+    loader = DataLoader(numbers, 4)
     monitor.start(record=False)
     wait_for(lambda: monitor.store.last_seq > 0)
     rates = []
