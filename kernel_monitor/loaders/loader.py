@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import itertools
 import os
 import threading
@@ -139,16 +140,6 @@ def torch_records(log: EpochLog) -> list[EpochRecord]:
     ]
 
 
-def _end(pool: EnginePool, state: SwitchState, process: int) -> None:
-    """Give back everything once the loader is gone; in a forked child there is nothing of ours to give back."""
-    if os.getpid() == process:
-        state.cancel()
-        try:
-            pool.release()
-        except MonitorError:  # collected by a thread that is inside one of its engines: wait until it is outside
-            threading.Thread(target=pool.release, name="kernel-monitor-release", daemon=True).start()
-
-
 _to_end: weakref.WeakSet[SwitchableLoader] = weakref.WeakSet()
 
 
@@ -156,7 +147,9 @@ _to_end: weakref.WeakSet[SwitchableLoader] = weakref.WeakSet()
 def _end_all() -> None:
     """Release the engines of the loaders that are alive when Python ends."""
     for loader in list(_to_end):
-        loader.__del__()
+        if loader._process == os.getpid():
+            with contextlib.suppress(MonitorError):  # this thread is inside an engine
+                loader.release()
 
 
 class SwitchableLoader(EpochRecords):
@@ -206,7 +199,13 @@ class SwitchableLoader(EpochRecords):
         # No `weakref.finalize`, which would hold the pool: the user's collate function, say, may refer to this loader.
         found = self.__dict__
         if "pool" in found:
-            _end(found["pool"], found["switch_state"], found["_process"])
+            self.end()
+
+    def end(self) -> None:
+        """Give back everything, without waiting for a thread that builds an engine; not in a forked child."""
+        if os.getpid() == self._process:
+            self.switch_state.cancel()
+            self.pool.end()
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

@@ -297,7 +297,7 @@ class Takeover:
         with self._lock:
             former, self._made = self.loader, None
             if former is not None and not self._under_way:
-                former.release()  # some frameworks keep all DataLoaders that they made
+                former.end()  # some frameworks keep all DataLoaders that they made
             self._wanted = None if self._choice == TORCHVISION else self._choice
             self._knobs_wanted = {**self._knobs_set, **self._knobs_wanted}
 

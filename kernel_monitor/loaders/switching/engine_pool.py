@@ -7,6 +7,7 @@ delivers what it has taken and is given back. If the new engine does not start, 
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import logging
 import os
@@ -126,11 +127,30 @@ class PooledEngine:
         if os.getpid() != self._process:
             return
         with self.use():
-            run = self.run
-            if run is not None:
-                run.closed = run.revoked = True
-            self._run = None
-            self.engine.release()
+            self._give_back()
+
+    def try_release(self) -> bool:
+        """Do what `release` does, unless a thread is inside the engine; return whether none was."""
+        if os.getpid() != self._process:
+            return True
+        try:
+            lock = self.use()
+        except Refused:  # this thread is inside
+            return False
+        if not lock.acquire(blocking=False):
+            return False
+        try:
+            self._give_back()
+        finally:
+            lock.release()
+        return True
+
+    def _give_back(self) -> None:
+        run = self.run
+        if run is not None:
+            run.closed = run.revoked = True
+        self._run = None
+        self.engine.release()
 
 
 class EngineRun:
@@ -428,6 +448,25 @@ class EnginePool:
             engines = self._all()
         _release(engines)
 
+    def end(self) -> None:
+        """Release every engine and wait for none: those that are in use are released on a thread.
+
+        A finalizer may run anywhere, also while its thread has the lock of an import for which the thread that builds
+        an engine waits.
+        """
+        if not self._lock.acquire(blocking=False):
+            _thread.start_new_thread(self.release, ())
+            return
+        try:
+            self._releases += 1
+            engines = self._all()
+        finally:
+            self._lock.release()
+        used = [pooled for pooled in engines if not pooled.try_release()]
+        if used:
+            _thread.start_new_thread(_release, (used,))
+        _trim()
+
     def release_idle(self, but: Container[str | None]) -> None:
         """Give back every engine that has nothing to deliver, those of the backends `but` excepted."""
         with self._lock:
@@ -523,12 +562,16 @@ def _differs(name: str, built: Setting, wanted: Setting) -> bool:
 
 
 def _release(engines: Iterable[PooledEngine]) -> None:
-    """Release engines, then give the allocator's free pages back to the system, where it is glibc's.
+    for pooled in engines:
+        pooled.release()
+    _trim()
+
+
+def _trim() -> None:
+    """Give the allocator's free pages back to the system, where it is glibc's.
 
     After an engine of DALI is dropped, 40 to 240 MB stay in the process otherwise. Takes a few ms.
     """
-    for pooled in engines:
-        pooled.release()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:
         trim(0)

@@ -26,7 +26,6 @@ from torchvision.transforms import v2
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.loaders import listen, live, switchable
 from kernel_monitor.loaders.engines import torch_engine
-from kernel_monitor.loaders.loader import _end
 from kernel_monitor.loaders.switching.engine_pool import PooledEngine
 
 from ..conftest import (
@@ -355,9 +354,32 @@ def test_a_loader_that_is_collected_inside_its_own_engine_is_released_when_that_
     released = threading.Event()
     pooled.engine.release = released.set  # type: ignore[method-assign]
     with pooled.use():
-        _end(loader.pool, loader.switch_state, os.getpid())
+        loader.end()
         assert not released.wait(0.1)
     assert released.wait(10)
+
+
+def test_a_loader_that_is_collected_waits_for_no_thread_that_builds_an_engine(make: Make) -> None:
+    """Building DALI's imports it: the collector may run where its thread has the lock of that import."""
+    loader = make(num_workers=0)
+    pooled = loader.pool["torchvision"]
+    imports, builds, released = threading.Lock(), threading.Event(), threading.Event()
+    pooled.engine.release = released.set  # type: ignore[method-assign]
+
+    def build() -> None:
+        with pooled.use():
+            builds.set()
+            with imports:
+                pass
+
+    with imports:
+        thread = threading.Thread(target=build)
+        thread.start()
+        assert builds.wait(10)
+        loader.__del__()
+        assert not released.is_set()
+    assert released.wait(10)
+    thread.join()
 
 
 def is_free(pooled: PooledEngine) -> bool:
