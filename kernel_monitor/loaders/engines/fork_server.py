@@ -269,12 +269,13 @@ def _accept(requests: socket.socket, parent: int, handlers: dict[int, Any]) -> N
         if not message:
             return
         data, status, tracker, *rest = fds
+        server = os.getpid()
         pid = os.fork()
         if pid == 0:
             signal.set_wakeup_fd(-1)
             for fd in (wake_r, wake_w, requests.detach(), status, *statuses.values()):
                 os.close(fd)
-            _work(data, tracker, rest, handlers)
+            _work(data, tracker, rest, handlers, server)
         for fd in (data, tracker, *rest):
             os.close(fd)
         statuses[pid] = status
@@ -301,7 +302,7 @@ def _tell(fd: int, value: int) -> None:
         write_signed(fd, value)
 
 
-def _work(data: int, tracker: int, fds: list[int], handlers: dict[int, Any]) -> None:
+def _work(data: int, tracker: int, fds: list[int], handlers: dict[int, Any], server: int) -> None:
     """In the worker: load the process object and run it. Never returns."""
     code = 1
     try:
@@ -330,6 +331,10 @@ def _work(data: int, tracker: int, fds: list[int], handlers: dict[int, Any]) -> 
                 del current._inheriting
         if around["collects"]:
             gc.enable()
+        # Torch's worker ends when its parent changes; where that ended before it looked first, it would live for ever.
+        _end_with_parent()
+        if os.getppid() != server:
+            os._exit(code)
         code = made._bootstrap(parent_sentinel=sentinel)
     except Exception:  # noqa: BLE001 - whatever the user's own objects raise when they are loaded
         import traceback
@@ -340,6 +345,14 @@ def _work(data: int, tracker: int, fds: list[int], handlers: dict[int, Any]) -> 
         os._exit(code)
 
 
+def _end_with_parent() -> None:
+    """Let Linux kill this process when the thread that forked it ends; elsewhere do nothing."""
+    import ctypes
+
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
 def _introduce(*, ends_with_thread: bool) -> None:
     """Give the process a name of its own, and let Linux end it with its parent; elsewhere it looks each `POLL_S`."""
     import ctypes
@@ -348,7 +361,7 @@ def _introduce(*, ends_with_thread: bool) -> None:
         prctl = ctypes.CDLL(None).prctl
         prctl(15, FORK_SERVER.encode())  # PR_SET_NAME
         if ends_with_thread:  # the signal comes when the forking thread ends: of no use for another one than the main
-            prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+            _end_with_parent()
 
 
 def _quiet_signals() -> dict[int, Any]:
