@@ -260,7 +260,7 @@ class Takeover:
                 self._make()
             made, plain = self.loader, self._plain
             if made is None or plain is None:
-                self._number_on()
+                self._first_torch_epoch()
                 return None
             made.adopt_settings(_settings(plain))
             kept = getattr(plain, "_iterator", None) is not None
@@ -271,7 +271,7 @@ class Takeover:
             # Torch would now make workers to keep, and draw a seed for them, as plain torch did at its first epoch.
             late = plain.persistent_workers and not kept and made.newest is not None
             if made.switch_state.active == TORCHVISION and not (self._knobs_set or waits or late):
-                made.switch_state.delivered(TORCHVISION, self._number_on(), 0)  # torch's own iterator will deliver
+                made.switch_state.delivered(TORCHVISION, self._first_torch_epoch(), 0)  # torch's own iterator will deliver
                 return None
         return lambda: self._iterate(made)
 
@@ -301,7 +301,7 @@ class Takeover:
             self._wanted = None if self._choice == TORCHVISION else self._choice
             self._knobs_wanted = {**self._knobs_set, **self._knobs_wanted}
 
-    def _number_on(self) -> int:
+    def _first_torch_epoch(self) -> int:
         """Let epochs of torch's own iterators have numbers after those of the engines'; return the first one."""
         first = max((record.number for record in self._past), default=-1) + 1
         self._log.next_number = max(self._log.next_number, first)

@@ -269,13 +269,13 @@ def _accept(requests: socket.socket, parent: int, handlers: dict[int, Any]) -> N
         if not message:
             return
         data, status, tracker, *rest = fds
-        server = os.getpid()
+        own_pid = os.getpid()
         pid = os.fork()
         if pid == 0:
             signal.set_wakeup_fd(-1)
             for fd in (wake_r, wake_w, requests.detach(), status, *statuses.values()):
                 os.close(fd)
-            _work(data, tracker, rest, handlers, server)
+            _work(data, tracker, rest, handlers, own_pid)
         for fd in (data, tracker, *rest):
             os.close(fd)
         statuses[pid] = status
@@ -302,7 +302,7 @@ def _tell(fd: int, value: int) -> None:
         write_signed(fd, value)
 
 
-def _work(data: int, tracker: int, fds: list[int], handlers: dict[int, Any], server: int) -> None:
+def _work(data: int, tracker: int, fds: list[int], handlers: dict[int, Any], server_pid: int) -> None:
     """In the worker: load the process object and run it. Never returns."""
     code = 1
     try:
@@ -333,7 +333,7 @@ def _work(data: int, tracker: int, fds: list[int], handlers: dict[int, Any], ser
             gc.enable()
         # Torch's worker ends when its parent changes; where that ended before it looked first, it would live for ever.
         _end_with_parent()
-        if os.getppid() != server:
+        if os.getppid() != server_pid:
             os._exit(code)
         code = made._bootstrap(parent_sentinel=sentinel)
     except Exception:  # noqa: BLE001 - whatever the user's own objects raise when they are loaded
