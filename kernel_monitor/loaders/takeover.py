@@ -271,7 +271,7 @@ class Takeover:
             # Torch would now make workers to keep, and draw a seed for them, as plain torch did at its first epoch.
             late = plain.persistent_workers and not kept and made.newest is not None
             if made.switch_state.active == TORCHVISION and not (self._knobs_set or waits or late):
-                made.switch_state.delivered(TORCHVISION, self._first_torch_epoch(), 0)  # torch's own iterator will deliver
+                made.switch_state.delivered(TORCHVISION, self._first_torch_epoch(), 0)  # it will deliver
                 return None
         return lambda: self._iterate(made)
 
