@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from .loaders import switchable
+    from .loaders import TarShards, switchable
     from .runtime import monitor, open_session
     from .steps import watch_loader
     from .sweeps.plugin import sweep
 
-__all__ = ["__version__", "errors", "monitor", "open_session", "sweep", "switchable", "watch_loader"]
+__all__ = ["TarShards", "__version__", "errors", "monitor", "open_session", "sweep", "switchable", "watch_loader"]
 
 _DEFINED_IN = {
+    "TarShards": ".loaders",
     "load_ipython_extension": ".ipython",
     "monitor": ".runtime",
     "open_session": ".runtime",

@@ -10,6 +10,7 @@ from __future__ import annotations
 from ..steps.step_meter import Totals
 from .calibration import stop_calibrations
 from .data.layouts import ImageFiles
+from .data.tar_shards import TarShards
 from .engines.backends import Backend
 from .engines.dali_graph import Sample as DaliSample
 from .engines.engine import Knobs
@@ -34,6 +35,7 @@ __all__ = [
     "Switch",
     "SwitchableLoader",
     "Takeover",
+    "TarShards",
     "Totals",
     "listen",
     "live",

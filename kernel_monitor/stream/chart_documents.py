@@ -12,27 +12,23 @@ import logging
 import os
 import platform
 import subprocess
-import tempfile
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
-from functools import cache, lru_cache
+from functools import lru_cache
 from importlib import metadata, util
 from pathlib import Path
 from typing import Any
 
-from platformdirs import user_cache_path
-
 from .._version import __version__
+from ..cache import create_folder, prune, read_checked, user_cache, write_checked
 from ..errors import MonitorError
 from ..store import Schema
 from ..store.charts import Kind, document_shape, fill_document
 from .render_process import command, environment, run_module
 
-FOLDER = "KERNEL_MONITOR_CACHE"  # environment variable with the cache folder, instead of the user's
 KEPT = 64  # documents kept on disk
 HELD = 8  # documents kept in memory
 POLL_S = 0.02
@@ -78,7 +74,7 @@ class Documents:
         if self._warm_marker.exists():
             return
         try:
-            _create(self.folder)
+            create_folder(self.folder)
             process = subprocess.Popen(
                 command("kernel_monitor.warm", str(self.folder)),
                 stdin=subprocess.DEVNULL,
@@ -95,7 +91,7 @@ class Documents:
 
     def hello(self) -> dict[str, Any] | None:
         """Return the sampler's hello from when documents were made on this machine, or None."""
-        stored = _read(self._stored_hello)
+        stored = read_checked(self._stored_hello)
         return None if stored is None else dict(json.loads(stored))
 
     def keep_hello(self, hello: Mapping[str, Any]) -> None:
@@ -106,7 +102,7 @@ class Documents:
         """Return the document as `get` does; without a cached one `make` makes it here: only where nothing trains."""
         wanted = document_shape(schema)
         key = key_of(wanted, kind)
-        document = _read(self.folder / key)
+        document = read_checked(self.folder / key)
         if document is None:
             document = json.dumps(make(wanted, kind), separators=(",", ":")).encode()
             self._keep(key, document)
@@ -114,7 +110,7 @@ class Documents:
 
     def warm_up(self, schemas: Iterable[tuple[Schema, Kind]], make: Make) -> int:
         """Make the documents that are not cached, in this process; returns how many."""
-        _create(self.folder)
+        create_folder(self.folder)
         made = 0
         for schema, kind in schemas:
             made += not (self.folder / key_of(document_shape(schema), kind)).exists()
@@ -127,7 +123,7 @@ class Documents:
         path, warming, until = self.folder / key, self._warming, time.monotonic() + _WARMING_S
         while warming is not None and warming.returncode is None and time.monotonic() < until and not path.exists():
             time.sleep(POLL_S)
-        return _read(path)
+        return read_checked(path)
 
     def _made(self, wanted: Schema, kind: Kind, key: str) -> bytes:
         request = json.dumps({"schema": wanted.to_json(), "kind": kind}).encode()
@@ -144,8 +140,7 @@ class Documents:
 
 def cache_folder() -> Path:
     """Return the cache folder of the environment or of the user."""
-    chosen = os.environ.get(FOLDER)
-    return (Path(chosen).expanduser().absolute() if chosen else user_cache_path("kernel_monitor")) / "documents"
+    return user_cache("documents")
 
 
 def key_of(wanted: Schema, kind: Kind) -> str:
@@ -153,7 +148,7 @@ def key_of(wanted: Schema, kind: Kind) -> str:
     return _digest(wanted.to_json(), kind, *_versions()) + ".json"
 
 
-@cache
+@lru_cache(maxsize=1)
 def _versions() -> tuple[str, ...]:
     """Return the versions of the packages that make documents, and the modification times of our modules."""
     package = Path(__file__).resolve().parents[1]
@@ -166,38 +161,10 @@ def _digest(*parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
-def _read(path: Path) -> bytes | None:
-    """Return a document; None if it is missing or damaged."""
-    try:
-        digest, _, document = path.read_bytes().partition(b"\n")
-    except OSError:
-        return None
-    return document if digest == hashlib.sha256(document).hexdigest().encode() else None
-
-
-def _create(folder: Path) -> None:
-    """Create the folder, accessible by its owner only; OSError if it cannot be, or if the user has no home."""
-    if not folder.is_absolute():
-        raise OSError(f"{folder} is not an absolute path")
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not os.access(folder, os.W_OK):
-        raise PermissionError(f"{folder} cannot be written to")
-
-
 def _write(path: Path, document: bytes) -> None:
-    """Write a document with its digest, and delete the folder's oldest files."""
-    folder = path.parent
-    _create(folder)
-    descriptor, name = tempfile.mkstemp(dir=folder)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(hashlib.sha256(document).hexdigest().encode() + b"\n" + document)
-    Path(name).replace(path)
-    files = []
-    for other in folder.iterdir():
-        with suppress(OSError):  # another process deletes, too
-            files.append((other.stat().st_mtime_ns, other))
-    for _, oldest in sorted(files)[:-KEPT]:
-        oldest.unlink(missing_ok=True)
+    """Write a document, and delete the folder's oldest files."""
+    write_checked(path, document)
+    prune(path.parent, files=KEPT)
 
 
 # ---- BokehJS as this environment's Bokeh ships it, and its version, without importing Bokeh.
