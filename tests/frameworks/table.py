@@ -38,6 +38,10 @@ _ENDLESS = (
     "{} takes all its epochs from one iterator that never ends, so that there is no boundary between epochs at which "
     "an engine could begin."
 )
+_ITERABLE = (
+    "The data set is iterable-style: its samples have no index, so that no other engine can take over between two of "
+    "them."
+)
 ROWS: tuple[Row, ...] = (
     Row("Lightning `Trainer.fit`", "lightning", Click.MID_EPOCH),
     Row(
@@ -81,13 +85,14 @@ ROWS: tuple[Row, ...] = (
         "MONAI `Dataset` and `DataLoader`",
         "monai",
         Click.NEVER,
-        "Dataset works on the pixels itself (.ndim), and DALI is given one whole file for each sample.",
+        "Dataset calls Image.ndim on whole images, and all that DALI would do is decode; resize or crop them first.",
     ),
     Row(
         "MONAI `CacheDataset` and `DataLoader`",
         "monai",
         Click.NEVER,
-        "CacheDataset takes its samples decoded from memory, so that a switch would bring nothing.",
+        "CacheDataset takes its samples decoded from memory: nothing is decoded in an epoch, and a switch would make "
+        "it slower.",
     ),
     Row(
         "fastai `Learner.fit`",
@@ -110,7 +115,7 @@ ROWS: tuple[Row, ...] = (
         "webdataset",
         Click.NEVER,
         "The data set is iterable-style: its samples have no index, so that no other engine can take over between two "
-        "of them. A map-style data set, with __getitem__ and __len__, can be switched.",
+        "of them. kernel_monitor.TarShards(…) has the same samples with an index, and can be switched.",
     ),
     Row(
         "torchdata `StatefulDataLoader`",
@@ -120,12 +125,19 @@ ROWS: tuple[Row, ...] = (
         "engine delivers. A plain DataLoader can be switched; of switchable(DataLoader(…)), state_dict() and "
         "load_state_dict() have the same use.",
     ),
+    Row("Hugging Face `Dataset.with_transform`, `set_transform`", "datasets", Click.MID_EPOCH),
+    Row(
+        "Hugging Face `IterableDataset`, streaming",
+        "datasets",
+        Click.NEVER,
+        f"{_ITERABLE} A map-style data set, with __getitem__ and __len__, can be switched.",
+    ),
     Row("torchvision's references/classification", "torchvision", Click.MID_EPOCH),
     Row(
         "torchvision's references/segmentation",
         "torchvision",
-        Click.NEVER,
-        "VOCSegmentation opens more than one image, and DALI is given one whole file for each sample.",
+        Click.MID_EPOCH,
+        "Image and mask are transformed together; the masks are the same to the bit.",
     ),
 )
 

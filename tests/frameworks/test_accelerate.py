@@ -40,8 +40,9 @@ def test_the_rest_of_an_epoch(trainings: Trainings, photos: Path) -> None:
     assert row("accelerate `skip_first_batches`").click is Click.MID_EPOCH
 
 
-def test_a_trainer_of_transformers(trainings: Trainings, photos: Path) -> None:
-    plain, swapped = trainings.pair("transformers_trainer", photos, clicks=SWAPS, loader="train_dataloader")
+@pytest.mark.parametrize("arguments", [(), ("table",)], ids=["own data set", "of datasets"])
+def test_a_trainer_of_transformers(trainings: Trainings, photos: Path, arguments: tuple[str, ...]) -> None:
+    plain, swapped = trainings.pair("transformers_trainer", photos, *arguments, clicks=SWAPS, loader="train_dataloader")
     check_parity(swapped, plain)
     assert swapped.loader("train_dataloader")["clicks"] == ["done", "done", "done"]
     assert swapped.samples("validation") == plain.samples("validation")

@@ -1,4 +1,7 @@
-"""A training of an image model with Transformers' Trainer: python transformers_trainer.py FOLDER."""
+"""A training of an image model with Transformers' Trainer: python transformers_trainer.py FOLDER [table].
+
+With `table` its data set is one of Hugging Face's `datasets`.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,23 @@ class Photos(Dataset[Any]):
         return {"pixel_values": self.transform(Image.open(self.files[index]).convert("RGB")), "labels": index}
 
 
+def table() -> Any:
+    from datasets import Dataset as Table
+    from datasets import Features, Value
+    from datasets import Image as ImageColumn
+
+    transform = plain_transform()
+
+    def transformed(examples: dict[str, Any]) -> dict[str, Any]:
+        pixels = [transform(image.convert("RGB")) for image in examples["image"]]
+        return {"pixel_values": pixels, "labels": examples["number"]}
+
+    files = [str(file) for file in sorted(Path(FOLDER).glob("*/*.jpg"))]
+    features = Features({"image": ImageColumn(), "number": Value("int64")})
+    rows = Table.from_dict({"image": files, "number": list(range(len(files)))}, features=features)
+    return rows.with_transform(transformed)
+
+
 class Brightness(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -55,4 +75,5 @@ arguments = TrainingArguments(
     remove_unused_columns=False,
     seed=3,
 )
-Trainer(Brightness(), arguments, train_dataset=Photos(), eval_dataset=Photos()).train()
+made = table if sys.argv[2:] == ["table"] else Photos
+Trainer(Brightness(), arguments, train_dataset=made(), eval_dataset=made()).train()

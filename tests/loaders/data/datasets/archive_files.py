@@ -6,15 +6,17 @@ import base64
 import json
 import shelve
 import sqlite3
-import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
+import torch
 from PIL import Image
 from torch.utils.data import Dataset
 from torchvision import transforms
+from torchvision.transforms import v2
 
 from ...conftest import augmented
 from . import archives
@@ -23,6 +25,7 @@ from .folder import fixed, label_of, photos
 from .reasons import IN_MEMORY, NO_IMAGE
 
 SIDE = 48  # pixels, of the arrays
+ARRAYS = v2.Compose([v2.ToImage(), v2.Resize((32, 32), antialias=True), v2.ToDtype(torch.float32, scale=True)])
 
 
 def write_zip(folder: Path) -> Path:
@@ -103,25 +106,21 @@ def _slices(folder: Path) -> Dataset[Any]:
     return archives.Slices(root, transforms.ToTensor())
 
 
-def _hdf5(folder: Path) -> Dataset[Any]:
-    import h5py  # type: ignore[import-not-found]
-
-    path = folder / "photos.h5"
-    with h5py.File(path, "w") as file:
-        blobs = file.create_dataset("jpeg", (24,), dtype=h5py.vlen_dtype(np.uint8))
-        for number, photo in enumerate(photos(folder)):
-            blobs[number] = np.frombuffer(photo.read_bytes(), dtype=np.uint8)
-    return archives.LazyH5(path, fixed())
+def _npz(folder: Path) -> Path:
+    path = folder / "photos.npz"
+    contents: dict[str, Any] = {"labels": [label_of(photo) for photo in photos(folder)]}
+    for number, photo in enumerate(photos(folder)):
+        contents[f"{number:04d}"] = np.frombuffer(photo.read_bytes(), dtype=np.uint8)
+    np.savez(path, **contents)
+    return path
 
 
-def _lmdb(folder: Path) -> Dataset[Any]:
-    import lmdb
-
-    path = Path(tempfile.mkdtemp(dir=folder))  # an environment can be open once in a process
-    with lmdb.open(str(path)) as env, env.begin(write=True) as txn:
-        for number, photo in enumerate(photos(folder)):
-            txn.put(f"{number:04d}".encode(), photo.read_bytes())
-    return archives.LazyLmdb(path, fixed())
+def _in_memory(folder: Path) -> list[str]:
+    """Return the addresses of the photos in fsspec's file system in memory."""
+    files = fsspec.filesystem("memory")
+    for photo in photos(folder):
+        files.pipe_file(f"/photos/{photo.name}", photo.read_bytes())
+    return [f"memory://photos/{photo.name}" for photo in photos(folder)]
 
 
 HANDLE = (
@@ -146,6 +145,11 @@ CASES = (
     Case("arrays in RAM", _arrays, "grey", IN_MEMORY),
     Case("memory-mapped array", _memmap, "grey", IN_MEMORY),
     Case("16-bit slices as .npy", _slices, "grey", NO_IMAGE),
-    Case("HDF5, opened at the first sample", _hdf5, needs="h5py", note=HANDLE),
-    Case("LMDB, opened at the first sample", _lmdb, needs="lmdb", note=HANDLE),
+    Case(".npz, opened for each sample", lambda folder: archives.NpzEachTime(_npz(folder), augmented()), random=True),
+    Case("fsspec, memory://", lambda folder: archives.Remote(_in_memory(folder), augmented()), random=True),
+    Case("fsspec, file://", lambda folder: archives.Remote([file.as_uri() for file in photos(folder)], fixed())),
+    Case(
+        "a file system of fsspec",
+        lambda folder: archives.RemoteByFilesystem("memory", _in_memory(folder), fixed()),
+    ),
 )

@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import torch
 from PIL import Image
@@ -213,39 +214,48 @@ class Slices(Dataset[Any]):
         return {"image": self.transform(windowed), "patient": self.slices[index].stem}
 
 
-class LazyH5(Dataset[Any]):
-    """Encoded images in HDF5; the file is opened at the first sample."""
-
-    def __init__(self, path: Path, transform: Any) -> None:
-        self.path, self.transform, self.file = path, transform, None
-
-    def __len__(self) -> int:
-        return 24
-
-    def __getitem__(self, index: int) -> Any:
-        import h5py  # type: ignore[import-not-found]
-
-        if self.file is None:
-            self.file = h5py.File(self.path, "r")
-        data: Any = self.file["jpeg"][index]  # type: ignore[index]
-        return self.transform(Image.open(io.BytesIO(bytes(data))).convert("RGB")), index
-
-
-class LazyLmdb(Dataset[Any]):
-    """As the LSUN data sets; the environment is opened at the first sample."""
+class NpzEachTime(Dataset[Any]):
+    """Encoded images and their labels in an .npz archive, which is opened for each sample."""
 
     def __init__(self, path: Path, transform: Any) -> None:
         self.path, self.transform = path, transform
-        self.env: Any = None
+        with np.load(path) as archive:
+            self.labels = archive["labels"]
 
     def __len__(self) -> int:
-        return 24
+        return len(self.labels)
 
     def __getitem__(self, index: int) -> Any:
-        import lmdb
+        with np.load(self.path) as archive:
+            data = archive[f"{index:04d}"]
+        return self.transform(Image.open(io.BytesIO(data.tobytes())).convert("RGB")), self.labels[index]
 
-        if self.env is None:
-            self.env = lmdb.open(str(self.path), readonly=True, lock=False, readahead=False)
-        with self.env.begin(write=False) as txn:
-            data = txn.get(f"{index:04d}".encode())
+
+class Remote(Dataset[Any]):
+    """Addresses that fsspec opens."""
+
+    def __init__(self, urls: list[str], transform: Any) -> None:
+        self.urls, self.transform = urls, transform
+
+    def __len__(self) -> int:
+        return len(self.urls)
+
+    def __getitem__(self, index: int) -> Any:
+        with fsspec.open(self.urls[index]) as file:
+            image = Image.open(file).convert("RGB")
+        return self.transform(image), self.urls[index]
+
+
+class RemoteByFilesystem(Dataset[Any]):
+    """A file system of fsspec, which is asked for the bytes."""
+
+    def __init__(self, protocol: str, paths: list[str], transform: Any) -> None:
+        self.files = fsspec.filesystem(protocol)
+        self.paths, self.transform = paths, transform
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> Any:
+        data = self.files.cat_file(self.paths[index])
         return self.transform(Image.open(io.BytesIO(data)).convert("RGB")), index

@@ -18,7 +18,7 @@ from torchvision import transforms
 from .case import Case, as_list
 from .folder import fixed, label_of
 from .openers import Photos, tensors
-from .reasons import JOINT, NOT_RGB, PIXELS, TURNED, UNKNOWN_OPENER
+from .reasons import DERIVED, NOT_RGB, ONLY_DECODED, PIXELS, SEVERAL, TURNED, UNKNOWN_OPENER
 
 arrays = transforms.Compose([transforms.ToPILImage(), transforms.Resize((32, 32)), transforms.ToTensor()])
 
@@ -317,26 +317,32 @@ CASES = (
     Case("cv2 functions by name", lambda folder: Cv2ByName(folder, arrays)),
     Case("cv2.imread as RGB", lambda folder: Cv2AsRgb(folder, arrays)),
     Case("cv2.imdecode", lambda folder: Cv2Bytes(folder, arrays)),
-    Case("cv2.imread as BGR", lambda folder: Cv2Bgr(folder, arrays), "grey", NOT_RGB),
-    Case("cv2.cvtColor twice", lambda folder: Cv2Twice(folder, arrays), "grey", NOT_RGB),
+    Case("cv2.imread as BGR", lambda folder: Cv2Bgr(folder, arrays), "grey", ONLY_DECODED, unsent=NOT_RGB),
+    Case("cv2.cvtColor twice", lambda folder: Cv2Twice(folder, arrays), "grey", ONLY_DECODED, unsent=NOT_RGB),
     Case("cv2.imread, reversed", lambda folder: Cv2Reversed(folder, arrays)),
-    Case("cv2, gray", lambda folder: Cv2Gray(folder, arrays), "grey", NOT_RGB),
+    Case("cv2, gray", lambda folder: Cv2Gray(folder, arrays), "grey", ONLY_DECODED, unsent=NOT_RGB),
     Case("cv2 and Image.fromarray", lambda folder: Cv2AsPil(folder, fixed())),
-    Case("cv2 and Image.fromarray as BGR", lambda folder: Cv2AsPilBgr(folder, fixed()), "grey", NOT_RGB),
-    Case("cv2.resize first", lambda folder: Cv2Resized(folder, arrays), "grey", PIXELS),
-    Case("cv2.resize, or black", lambda folder: Cv2ResizedOrBlack(folder, arrays), "grey", PIXELS),
-    Case("cv2 by hand", lambda folder: Cv2ByHand(folder, None), "grey", PIXELS),
-    Case("cv2 and torch.from_numpy", lambda folder: Cv2FromNumpy(folder, tensors), "grey", PIXELS),
-    Case("cv2 and np.mean", lambda folder: Cv2Bright(folder, arrays), "grey", PIXELS),
+    Case("cv2 and Image.fromarray as BGR", lambda folder: Cv2AsPilBgr(folder, fixed()), "offered", "", unsent=SEVERAL),
+    Case("cv2.resize first", lambda folder: Cv2Resized(folder, arrays), "offered", "", unsent=SEVERAL),
+    Case("cv2.resize, or black", lambda folder: Cv2ResizedOrBlack(folder, arrays), "offered", "", unsent=SEVERAL),
+    Case("cv2 by hand", lambda folder: Cv2ByHand(folder, None), "offered", "", unsent=SEVERAL),
+    Case("cv2 and torch.from_numpy", lambda folder: Cv2FromNumpy(folder, tensors), "grey", ONLY_DECODED, unsent=PIXELS),
+    Case("cv2 and np.mean", lambda folder: Cv2Bright(folder, arrays), "grey", ONLY_DECODED, unsent=PIXELS),
     Case("cv2 by keyword", lambda folder: Cv2ByKeyword(folder, arrays)),
-    Case("cv2, indexed by arrays", lambda folder: Cv2Indexed(folder, arrays), "grey", PIXELS),
+    Case("cv2, indexed by arrays", lambda folder: Cv2Indexed(folder, arrays), "grey", DERIVED, unsent=PIXELS),
     Case("cv2 without a transform", lambda folder: Cv2Untransformed(folder, None), collate=as_list),
     Case("cv2, the size beside it", lambda folder: Cv2Shape(folder, arrays)),
     Case("cv2, imported inside", lambda folder: Cv2ImportedInside(folder, arrays), "grey", UNKNOWN_OPENER),
     Case("cv2, a photo that is turned", lambda folder: Turned(folder, arrays), "fallback", TURNED, samples=25, odd=1),
     Case("np.asarray, a photo that is turned", lambda folder: TurnedPil(folder, arrays), samples=25),
     Case("np.asarray of a PIL image", lambda folder: ArrayOfPil(folder, arrays)),
-    Case("a float array of a PIL image", lambda folder: FloatArrayOfPil(folder, resized), "grey", PIXELS),
+    Case(
+        "a float array of a PIL image",
+        lambda folder: FloatArrayOfPil(folder, resized),
+        "grey",
+        ONLY_DECODED,
+        unsent=PIXELS,
+    ),
     Case(
         "albumentations after PIL",
         lambda folder: Albumentations(folder, composed()),
@@ -351,15 +357,17 @@ CASES = (
         "albumentations by chance",
         lambda folder: AlbumentationsOfCv2(folder, albumentations.Compose([chance(), *composed().transforms], seed=5)),
         random=True,
+        unsent=SEVERAL,
         collate=as_list,
         note="A Compose that is applied by chance is opaque: DALI decodes.",
     ),
-    Case("albumentations with a mask", lambda folder: Segmentation(folder, composed()), "grey", JOINT),
+    Case("albumentations with a mask", lambda folder: Segmentation(folder, composed()), "offered", "", unsent=SEVERAL),
     Case(
         "albumentations that can be replayed",
         lambda folder: Albumentations(folder, albumentations.ReplayCompose(composed().transforms)),
-        "grey",
-        PIXELS,
+        "offered",
+        "",
+        unsent=SEVERAL,
     ),
     Case("albumentations in a function", InAFunction),
 )

@@ -35,11 +35,13 @@ class Case:
         note: what to mind when the case fails.
         collate: the loop's collate function, where torch's own cannot stack the samples.
         samples: length of the data set.
+        images: how many images an offered sample opens.
         odd: how many samples fall back, at most a tenth.
         dropped: how many samples the collate function leaves out.
         picklable: whether workers that are not forked can be given it.
         random: whether plain torch gives other samples the second time.
         with_workers: reason for which `dali-cpu` is grey where the loader has workers, if it is offered without.
+        unsent: reason for which files cannot be sent to other machines in the place of its own, if DALI has them.
     """
 
     name: str
@@ -50,11 +52,13 @@ class Case:
     note: str = ""
     collate: Callable[[list[Any]], Any] = default_collate
     samples: int = 24
+    images: int = 1
     odd: int = 0
     dropped: int = 0
     picklable: bool = True
     random: bool = False
     with_workers: str = ""
+    unsent: str = ""
 
 
 def as_list(samples: list[Any]) -> list[Any]:

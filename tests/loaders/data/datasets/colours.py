@@ -15,7 +15,7 @@ from torchvision.transforms import v2
 
 from .case import Case
 from .folder import fixed, photos
-from .reasons import CMYK, DIFFERENT, NOT_RGB, PIXELS, either
+from .reasons import CMYK, DERIVED, NOT_RGB, ONLY_DECODED, OTHER_MODE, PIXELS, SEVERAL, either
 
 
 class Base(Dataset[Any]):
@@ -210,10 +210,10 @@ THREE = transforms.Compose([transforms.Grayscale(3), transforms.Resize((32, 32))
 FROM_ARRAY = transforms.Compose([transforms.ToPILImage(), transforms.Resize((32, 32)), transforms.ToTensor()])
 
 CASES = (
-    Case("convert('L')", _over(Converted, ONE, "L"), "grey", NOT_RGB),
-    Case("convert('L'), then convert('RGB')", _over(Converted, None, "L", "RGB"), "grey", NOT_RGB),
-    Case("convert('RGBA')", _over(Converted, ONE, "RGBA"), "grey", NOT_RGB),
-    Case("convert('YCbCr')", _over(Converted, ONE, "YCbCr"), "grey", NOT_RGB),
+    Case("convert('L')", _over(Converted, ONE, "L"), "grey", ONLY_DECODED, unsent=NOT_RGB),
+    Case("convert('L'), then convert('RGB')", _over(Converted, None, "L", "RGB"), "grey", ONLY_DECODED, unsent=NOT_RGB),
+    Case("convert('RGBA')", _over(Converted, ONE, "RGBA"), "grey", ONLY_DECODED, unsent=NOT_RGB),
+    Case("convert('YCbCr')", _over(Converted, ONE, "YCbCr"), "grey", ONLY_DECODED, unsent=NOT_RGB),
     Case("no convert, all files RGB", _over(Base)),
     Case("no convert, one file grey", _with_odd(Base, "gray.jpg", THREE), "fallback", NOT_RGB, samples=25, odd=1),
     Case(
@@ -231,20 +231,20 @@ CASES = (
         _over(WithItsHeader),
         note="Nothing of it needs a pixel: format, info, getexif() and filename are known once the file is open.",
     ),
-    Case("transform by the image's shape", _over(ByItsShape), "grey", DIFFERENT),
+    Case("transform by the image's shape", _over(ByItsShape), unsent=SEVERAL),
     Case("array in between", _over(AsArray, FROM_ARRAY)),
-    Case("brightness in the sample", _over(WithItsBrightness), "grey", PIXELS),
-    Case("thumbnail", _over(Thumbnail), "grey", PIXELS),
-    Case("resize before the transform", _over(Resized), "grey", PIXELS),
+    Case("brightness in the sample", _over(WithItsBrightness), "grey", DERIVED, unsent=PIXELS),
+    Case("thumbnail", _over(Thumbnail), "grey", ONLY_DECODED, unsent=PIXELS),
+    Case("resize before the transform", _over(Resized), unsent=SEVERAL),
     Case(
         "exif_transpose",
         _over(Upright),
         note="Where there is nothing to turn no pixel is read; an image that is turned falls back.",
     ),
-    Case("padded to a square by hand", _over(Square), "grey", PIXELS),
+    Case("padded to a square by hand", _over(Square), "grey", ONLY_DECODED, unsent=PIXELS),
     Case("PNG with alpha as RGB", _pngs(ConvertedIfNeeded)),
-    Case("PNG with alpha on white", _pngs(OnWhite), "grey", either(PIXELS, NOT_RGB)),
-    Case("box of each image", Faces, "grey", PIXELS),
-    Case("tv_tensors.Image of it", _over(AsTvTensor, v2.Compose([v2.Resize((32, 32))])), "grey", PIXELS),
-    Case("16-bit PNGs, scaled by hand", _xrays, "grey", either(PIXELS, NOT_RGB)),
+    Case("PNG with alpha on white", _pngs(OnWhite), "grey", OTHER_MODE, unsent=either(PIXELS, NOT_RGB)),
+    Case("box of each image", Faces, unsent=SEVERAL),
+    Case("tv_tensors.Image of it", _over(AsTvTensor, v2.Compose([v2.Resize((32, 32))])), unsent=SEVERAL),
+    Case("16-bit PNGs, scaled by hand", _xrays, "grey", OTHER_MODE, unsent=either(PIXELS, NOT_RGB)),
 )

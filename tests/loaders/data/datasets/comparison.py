@@ -21,7 +21,8 @@ def equal(one: Any, other: Any) -> bool:
     if type(one) is not type(other):
         return False
     if isinstance(one, torch.Tensor):
-        return one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other)
+        same = one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other)
+        return same and equal(vars(one), vars(other))  # of boxes: their format, and the size of their image
     if isinstance(one, np.ndarray):
         return bool(one.dtype == other.dtype and np.array_equal(one, other, equal_nan=one.dtype.kind == "f"))
     if isinstance(one, Image.Image):

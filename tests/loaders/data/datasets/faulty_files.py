@@ -21,7 +21,7 @@ from torch.utils.data import Dataset
 from .case import Case, without_none
 from .folder import fixed, photos
 from .plain import MyDataset
-from .reasons import CUT_OFF, NO_FORMAT, NOT_RGB, PIXELS, UNOPENED, either
+from .reasons import CUT_OFF, NO_FORMAT, NOT_RGB, ONLY_DECODED, PIXELS, SEVERAL, UNOPENED, either
 
 MISSING = Path("missing.jpg")
 
@@ -227,15 +227,17 @@ CASES = (
     Case(
         "blank images passed over in a loop",
         lambda folder: Catching(photos(folder)),
-        "grey",
-        PIXELS,
+        "offered",
+        "",
+        unsent=SEVERAL,
         note="An exception that ends the dry run would be caught, and the loop would never end.",
     ),
     Case(
         "blank images passed over, errors renamed",
         lambda folder: CatchingSome(photos(folder)),
         "grey",
-        either(PIXELS, NOT_RGB),
+        ONLY_DECODED,
+        unsent=either(PIXELS, NOT_RGB),
         note="The reason is not the RuntimeError that the data set makes of what ends the dry run.",
     ),
     Case("checked at the start", with_odd(CheckedAtTheStart, "cut.jpg")),

@@ -17,7 +17,7 @@ from ...conftest import augmented
 from .case import Case
 from .folder import fixed, label_of, photos
 from .plain import MyDataset
-from .reasons import DIFFERENT, OWN_BATCHES
+from .reasons import OWN_BATCHES
 
 
 class ImageFolderWithPaths(ImageFolder):
@@ -236,7 +236,7 @@ CASES = (
     ),
     Case("Subset of MyDataset", lambda folder: Subset(_my(folder), [23, 0, 5, 5, 1]), samples=5),
     Case("ConcatDataset, one transform", _shared, samples=26, random=True),
-    Case("ConcatDataset, two transforms", _apart, "grey", DIFFERENT, samples=48),
+    Case("ConcatDataset, two transforms", _apart, samples=48),
     Case("__getitems__", lambda folder: _my(folder, WholeBatches), "grey", OWN_BATCHES),
     Case("image_file", lambda folder: _my(folder, Explicit)),
 )

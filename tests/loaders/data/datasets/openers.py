@@ -19,7 +19,7 @@ from torchvision.transforms import v2
 
 from .case import Case
 from .folder import fixed, label_of, photos
-from .reasons import NOT_RGB, OPENED_TWICE, PIXELS, either
+from .reasons import NOT_RGB, SEVERAL
 
 tensors = v2.Compose([v2.Resize((32, 32), antialias=True), v2.ToDtype(torch.float32, scale=True)])
 
@@ -182,9 +182,7 @@ CASES = (
         lambda folder: DefaultLoader(folder, fixed()),
         note="It asks torchvision for its image backend.",
     ),
-    Case("divided by 255 before the transform", lambda folder: ScaledByHand(folder, tensors), "grey", PIXELS),
+    Case("divided by 255 before the transform", lambda folder: ScaledByHand(folder, tensors), unsent=SEVERAL),
     Case("all within the with", lambda folder: InsideWith(folder, fixed())),
-    Case(
-        "verify, then open again", lambda folder: VerifiedFirst(folder, fixed()), "grey", either(OPENED_TWICE, PIXELS)
-    ),
+    Case("verify, then open again", lambda folder: VerifiedFirst(folder, fixed()), images=2, unsent=SEVERAL),
 )

@@ -26,7 +26,7 @@ from ...conftest import augmented
 from .base import Base
 from .case import Case
 from .folder import fixed
-from .reasons import AFTERWARDS, DIFFERENT, NOT_THE_SAME, PIXELS, TWO_IMAGES, either
+from .reasons import DIFFERENT, NOT_THE_SAME, SEVERAL
 
 
 class RandomView(Base):
@@ -202,11 +202,11 @@ CASES = (
     ),
     Case("random caption", RandomCaption, random=True),
     Case("index not looked at", AnyIndex, random=True),
-    Case("transform by label", ByLabel, "grey", DIFFERENT, random=True),
+    Case("transform by label", ByLabel, random=True, unsent=SEVERAL),
     Case("hard samples have their own transform", HardOnes, "fallback", DIFFERENT, odd=2),
-    Case("coin for the transform", CoinForTheTransform, "grey", DIFFERENT, random=True),
-    Case("flip by hand", FlipByHand, "grey", PIXELS, random=True),
-    Case("mixup inside", MixupInside, "grey", either(TWO_IMAGES, AFTERWARDS), random=True),
+    Case("coin for the transform", CoinForTheTransform, random=True, unsent=SEVERAL),
+    Case("flip by hand", FlipByHand, random=True, unsent=SEVERAL),
+    Case("mixup inside", MixupInside, random=True, images=2, unsent=SEVERAL),
     Case("generator of its own", OwnGenerator, random=True),
     Case("generator per sample", GeneratorPerSample),
     Case("noisy labels", NoisyLabels, random=True),

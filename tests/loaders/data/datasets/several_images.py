@@ -18,7 +18,7 @@ from ...conftest import augmented
 from .base import Base
 from .case import Case, as_list
 from .folder import fixed, label_of
-from .reasons import DECODES_ONLY, JOINT, PIXELS, TWICE, TWO_IMAGES, TWO_TRANSFORMS, either
+from .reasons import DECODES_ONLY, JOINT, ONLY_DECODED, PIXELS, SEVERAL, TWO_IMAGES, either
 
 
 class Siamese(Base):
@@ -178,27 +178,36 @@ JOINTLY = v2.Compose([v2.RandomHorizontalFlip(p=1.0), v2.ToImage(), v2.ToDtype(t
 TWO_CROPS = TwoCropTransform(augmented())
 
 CASES = (
-    Case("siamese pair", Siamese, "grey", TWO_IMAGES),
-    Case("triplet", Triplet, "grey", TWO_IMAGES, random=True),
-    Case("image and mask", lambda folder: Segmentation(folder, fixed(), MASKS), "grey", TWO_IMAGES),
+    Case("siamese pair", Siamese, images=2, unsent=SEVERAL),
+    Case("triplet", Triplet, random=True, images=3, unsent=SEVERAL),
+    Case("image and mask", lambda folder: Segmentation(folder, fixed(), MASKS), images=2, unsent=SEVERAL),
     Case(
         "detection with masks",
         lambda folder: PennFudan(folder, JOINTLY),
         "grey",
-        either(TWO_IMAGES, JOINT, PIXELS),
+        ONLY_DECODED,
+        unsent=either(TWO_IMAGES, JOINT, PIXELS),
         collate=as_list,
     ),
-    Case("detection with boxes", lambda folder: Boxes(folder, JOINTLY), "grey", JOINT, collate=as_list),
-    Case("clip of four frames", Clip, "grey", TWO_IMAGES),
-    Case("two views by hand", lambda folder: TwoViews(folder, augmented()), "grey", TWICE, random=True),
+    Case(
+        "detection with boxes",
+        lambda folder: Boxes(folder, JOINTLY),
+        "grey",
+        ONLY_DECODED,
+        unsent=JOINT,
+        collate=as_list,
+    ),
+    Case("clip of four frames", Clip, images=4, unsent=SEVERAL),
+    Case("two views by hand", lambda folder: TwoViews(folder, augmented()), random=True, unsent=SEVERAL),
     Case(
         "two views by a transform",
         lambda folder: OneView(folder, TWO_CROPS),
         with_workers=DECODES_ONLY,
         random=True,
         note="A transform that gives a list runs on decoded images like any other.",
+        unsent=SEVERAL,
     ),
-    Case("super-resolution", SuperResolution, "grey", TWO_TRANSFORMS),
+    Case("super-resolution", SuperResolution, unsent=SEVERAL),
     Case("depth as an array beside the image", WithDepth),
     Case("a second image now and then", SometimesTwo, "fallback", TWO_IMAGES, collate=as_list, odd=2),
     Case("reference opened at the start", WithReference),

@@ -15,7 +15,7 @@ from ...conftest import augmented
 from .base import Base
 from .case import Case
 from .folder import label_of
-from .reasons import CHANGES, IN_MEMORY, KEEPS, WRITES, either
+from .reasons import CACHED, CHANGES, FORGETS, IN_MEMORY, KEEPS, WRITES, either
 
 
 class CacheOfImages(Base):
@@ -72,6 +72,53 @@ class CacheByDecorator(Base):
         return self.transform(load_cached(self.paths[index])), index
 
 
+@lru_cache(maxsize=5)
+def load_recent(path: Path) -> Image.Image:
+    return Image.open(path).convert("RGB")
+
+
+class SmallCache(Base):
+    """The cache is too small: each image is decoded in every epoch."""
+
+    def __getitem__(self, index: int) -> Any:
+        return self.transform(load_recent(self.paths[index])), index
+
+
+class CacheByMethod(Base):
+    """The cache is in the class, behind a method that another one calls."""
+
+    @lru_cache  # noqa: B019 - what people write
+    def cached(self, index: int) -> Image.Image:
+        return self.load(index)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.transform(self.cached(index)), index
+
+
+CACHE: dict[Path, torch.Tensor] = {}
+
+
+class CacheInTheModule(Base):
+    def __getitem__(self, index: int) -> Any:
+        path = self.paths[index]
+        if path not in CACHE:
+            CACHE[path] = self.transform(self.load(index))
+        return CACHE[path], index
+
+
+class LastImage(Base):
+    """Crops of one image come one after the other: it is decoded once for these."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.last: tuple[int, Any] = (-1, None)
+
+    def __getitem__(self, index: int) -> Any:
+        if self.last[0] != index:
+            self.last = index, self.load(index)
+        return self.transform(self.last[1]), index
+
+
 class Preloaded(Base):
     """All images are opened at the start."""
 
@@ -81,6 +128,29 @@ class Preloaded(Base):
 
     def __getitem__(self, index: int) -> Any:
         return self.transform(self.images[index]), label_of(self.paths[index])
+
+
+class PreloadedByPath(Base):
+    """All tensors are made at the start, in a dictionary."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.ready = {path: self.transform(self.load(number)) for number, path in enumerate(self.paths)}
+
+    def __getitem__(self, index: int) -> Any:
+        return self.ready[self.paths[index]], index
+
+
+class PreloadedByDecorator(Base):
+    """The function's cache is filled at the start."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        for path in self.paths:
+            load_cached(path)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.transform(load_cached(self.paths[index])), index
 
 
 class Counting(Base):
@@ -175,21 +245,27 @@ CASES = (
         "decoded images in RAM",
         CacheOfImages,
         "grey",
-        either(KEEPS, CHANGES),
+        CACHED,
         random=True,
         note="The dry run must not leave its stand-in in the cache.",
     ),
-    Case("tensors in RAM", CacheOfTensors, "grey", either(KEEPS, CHANGES)),
+    Case("tensors in RAM", CacheOfTensors, "grey", CACHED),
     Case("files in RAM, read when needed", CacheOfBytes, "grey", CHANGES),
     Case(
         "lru_cache",
         CacheByDecorator,
         "grey",
-        KEEPS,
+        CACHED,
         note="The stand-in stays in the function's cache, where the user's own code would meet it: it must still be "
         "the image then.",
     ),
+    Case("lru_cache that is too small", SmallCache, "grey", FORGETS),
+    Case("lru_cache of a method", CacheByMethod, "grey", CACHED),
+    Case("tensors in a global", CacheInTheModule, "grey", CACHED),
+    Case("the last image", LastImage, "grey", either(KEEPS, CHANGES)),
     Case("opened at the start", Preloaded, "grey", IN_MEMORY),
+    Case("transformed at the start, by path", PreloadedByPath, "grey", IN_MEMORY),
+    Case("cached at the start", PreloadedByDecorator, "grey", IN_MEMORY),
     Case("counter", Counting, "grey", CHANGES),
     Case("counter of the class", CountingInTheClass, "grey", CHANGES),
     Case("remembers the last path", Remembering, "grey", CHANGES),
@@ -197,7 +273,7 @@ CASES = (
         "tensors on disk",
         CacheOnDisk,
         "grey",
-        either(WRITES, KEEPS),
+        CACHED,
         note="No marker and no half-written file may be left on the disk: the next run would read it.",
     ),
     Case("log of accesses", AccessLog, "grey", WRITES),

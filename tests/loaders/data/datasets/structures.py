@@ -14,7 +14,7 @@ import torch
 from .base import Base
 from .case import Case, as_list
 from .folder import CLASSES, label_of
-from .reasons import AFTERWARDS, NOT_FOUND
+from .reasons import AFTERWARDS, DERIVED, NOT_FOUND, SEVERAL
 
 
 class AsDict(Base):
@@ -198,10 +198,15 @@ CASES = (
     Case("SimpleNamespace", AsNamespace, "grey", NOT_FOUND, collate=as_list),
     Case("object of a class of one's own", AsRecord, "grey", NOT_FOUND, collate=as_list),
     Case("text file beside the image", WithText),
-    Case("unsqueezed after the transform", Unsqueezed, "grey", AFTERWARDS),
-    Case("scaled after the transform", ToMinusOneToOne, "grey", AFTERWARDS),
+    Case("unsqueezed after the transform", Unsqueezed, unsent=SEVERAL),
+    Case("scaled after the transform", ToMinusOneToOne, unsent=SEVERAL),
     Case(
-        "mean of the transformed image", TellsItsShape, "grey", AFTERWARDS, note="Its pixels are needed for the rest."
+        "mean of the transformed image",
+        TellsItsShape,
+        "grey",
+        DERIVED,
+        unsent=AFTERWARDS,
+        note="Its pixels are needed for the rest.",
     ),
-    Case("made a tensor again", AsTensorAgain, "grey", AFTERWARDS),
+    Case("made a tensor again", AsTensorAgain, unsent=SEVERAL),
 )

@@ -18,7 +18,7 @@ from torchvision.io import decode_image
 from ...conftest import augmented
 from .case import Case, as_list
 from .folder import CLASSES, fixed
-from .reasons import JOINT, PIXELS, either
+from .reasons import SEVERAL
 
 
 class CustomImageDataset(Dataset[Any]):
@@ -241,6 +241,6 @@ CASES = (
         samples=4,
         note="Fewer samples than are tried before an engine is offered; pandas keeps the groups in itself.",
     ),
-    Case("FaceLandmarksDataset of the tutorial", _landmarks, "grey", either(PIXELS, JOINT)),
+    Case("FaceLandmarksDataset of the tutorial", _landmarks, "offered", "", unsent=SEVERAL),
     Case("labels from SQLite", lambda folder: FromDatabase(_database(folder), folder / "photos", fixed())),
 )

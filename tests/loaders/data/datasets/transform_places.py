@@ -19,7 +19,7 @@ from torchvision.transforms import v2
 from ...conftest import augmented
 from .case import Case, as_list
 from .folder import fixed, label_of, photos
-from .reasons import DECODES_ONLY, NEW_TRANSFORM, PIXELS, TWO_TRANSFORMS
+from .reasons import DECODES_ONLY, SEVERAL
 
 TRAIN_TRANSFORM = T.Compose([T.Resize((36, 36)), T.CenterCrop(32), T.ToTensor()])
 
@@ -248,13 +248,19 @@ CASES = (
         picklable=False,
         random=True,
         note="As a whole it is a transform like any other, which runs on decoded images.",
+        unsent=SEVERAL,
     ),
-    Case("function of one's own", lambda folder: Given(folder, preprocess), with_workers=DECODES_ONLY),
-    Case("object of one's own", lambda folder: Given(folder, HuggingFaceLike(32)), with_workers=DECODES_ONLY),
-    Case("list of transforms in a loop", OneAfterTheOther, "grey", TWO_TRANSFORMS),
-    Case("three attributes", InThreeAttributes, "grey", TWO_TRANSFORMS),
-    Case("Compose made in each call", MadeEachTime, "grey", NEW_TRANSFORM),
-    Case("torchvision.transforms.functional", Functional, "grey", PIXELS),
+    Case("function of one's own", lambda folder: Given(folder, preprocess), with_workers=DECODES_ONLY, unsent=SEVERAL),
+    Case(
+        "object of one's own",
+        lambda folder: Given(folder, HuggingFaceLike(32)),
+        with_workers=DECODES_ONLY,
+        unsent=SEVERAL,
+    ),
+    Case("list of transforms in a loop", OneAfterTheOther, unsent=SEVERAL),
+    Case("three attributes", InThreeAttributes, unsent=SEVERAL),
+    Case("Compose made in each call", MadeEachTime, unsent=SEVERAL),
+    Case("torchvision.transforms.functional", Functional, unsent=SEVERAL),
     Case(
         "ToTensor without a Compose",
         ToTensorOnly,
