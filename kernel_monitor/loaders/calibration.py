@@ -134,6 +134,10 @@ def _made(setting: Setting) -> Calibration:
     source, program = setting.keyed.source, setting.program
     if setting.own is not None:
         return Calibration(reason="a DALI pipeline of your own (dali=) is not measured in advance")
+    if setting.forms is not None:
+        return Calibration(reason="what DALI takes beside code of your own is not measured in advance")
+    if setting.others:
+        return Calibration(reason="the parts of the ConcatDataset have different transforms")
     if program is None or program.rest is not None:
         return Calibration(reason="DALI leaves a part of these transforms to torchvision")
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,17 +11,23 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from PIL import Image
+from torch.utils.data import DataLoader
 from torch.utils.dlpack import from_dlpack
 from torchvision import transforms as v1
 
 from ..errors import MonitorError
 from .data.file_check import FileTable, check_bytes
-from .engines import dali_graph, torch_engine, worker_start
+from .data.structure import equal, form, values
+from .data.trace import Node
+from .engines import dali_graph, dali_trace, torch_engine, worker_start
+from .engines.dali_engine import DaliEngine
 from .engines.engine import Setting, gpu
+from .plan import Slot
 from .transforms.chain import flatten, name_of, operations
 from .transforms.inject import Injected, as_kind
 from .transforms.params import Floats, UInt64s, sample_keys
 from .transforms.program import Program, arrays, drawn
+from .transforms.recorded import FLOATS, Forms
 from .transforms.translate import scaling, translate
 
 
@@ -46,6 +53,8 @@ class Parity:
     parameters_equal: bool  # whether every crop, flip, angle, factor and box fed to DALI equals torchvision's
     steps: tuple[StepParity, ...]  # differences after each transform
     reason: str | None = None  # a sentence on why some transforms run after DALI; None if none does
+    # Whether all but the images (masks, boxes, labels) is equal, bit for bit; compared where traces follow the images.
+    others_equal: bool = True
 
 
 class ChainPrefix:
@@ -107,46 +116,175 @@ def compare(setting: Setting, backend: str, n: int, seed: int) -> Parity:
     worker_start.before_dali()
     worker_start.note_dali()
     source = setting.keyed.source
-    chain = list(flatten(source.transform))
+    if setting.forms is not None:
+        return _compare_samples(setting, setting.forms, backend, _spread(len(source), n), seed)
     device = gpu(setting) if backend == "dali-gpu" else None
-    positions = _positions(chain)
-    prefixes = [
-        ChainPrefix(chain[: k + 1], source.kind, device, encoded=source.encoded, fused=setting.fused(device))
-        for k in positions
-    ]
-    program = translate(source.transform, source.kind)
+    options: dict[str, Any] = {"encoded": source.encoded, "fused": setting.fused(device)}
+    chains = [_Compared(list(flatten(chain.transform)), chain.kind, device, options) for chain in source.chains]
+    numbers = source.chain_numbers()
     table = FileTable(source.files)
-    indices = np.unique(np.linspace(0, len(source) - 1, num=min(n, len(source))).round().astype(int)).tolist()
-    sums, counts, greatest = np.zeros((3, len(prefixes)))
+    indices = _spread(len(source), n)
     compared, parameters_equal = 0, True
     with setting.keyed.apart():
         for index in indices:
             located = source.read(source.locate(index))
             if located.reason is not None:
                 continue
-            path = source.absolute(located.path)
-            facts = table.check(located.number, path) if located.data is None else check_bytes(located.data)
+            path, data = source.absolute(located.path), source.content(located) if source.encoded else located.data
+            facts = table.check(located.number, path) if data is None else check_bytes(data)
             turned = facts.turned and located.reading is not None and located.reading.opened.turned
             if facts.reason is not None or turned:
                 continue
-            file = os.fsencode(path) if located.data is None else located.data
+            file = os.fsencode(path) if data is None else data
             keys = sample_keys(seed, 0, [index], [0])
             compared += 1
-            for row, prefix in enumerate(prefixes):
+            chain = chains[numbers[id(source.part(index))]]
+            for row, prefix in enumerate(chain.prefixes):
                 found, equal = prefix.difference(source.open(located), file, keys, (facts.height, facts.width))
-                sums[row] += found.sum()
-                counts[row] += found.size
-                greatest[row] = max(greatest[row], found.max())
+                chain.add(row, found)
                 parameters_equal = parameters_equal and equal
-    means = sums / np.where(counts, counts, np.nan)
-    directly = len(chain[: program.rest])
-    steps = tuple(
-        StepParity(name_of(chain[position]), "direct" if position < directly else "after DALI", mean, worst)
-        for position, mean, worst in zip(positions, means.tolist(), greatest.tolist(), strict=True)
-    )
-    mean, worst = (steps[-1].mean, steps[-1].greatest) if steps else (0.0, 0.0)
+    steps = tuple(step for chain in chains for step in chain.steps())
+    last = np.array([chain.last() for chain in chains])
+    count = last[:, 1].sum()
+    mean, worst = (float(last[:, 0].sum() / count) if count else np.nan, float(last[:, 2].max()))
+    if not steps:
+        mean, worst = 0.0, 0.0
     skipped = len(indices) - compared
-    return Parity((torch_engine.NAME, backend), compared, skipped, mean, worst, parameters_equal, steps, program.reason)
+    reason = next((chain.program.reason for chain in chains if chain.program.reason is not None), None)
+    return Parity((torch_engine.NAME, backend), compared, skipped, mean, worst, parameters_equal, steps, reason)
+
+
+def _spread(total: int, n: int) -> list[int]:
+    return np.unique(np.linspace(0, total - 1, num=min(n, total)).round().astype(int)).tolist()  # type: ignore[no-any-return]
+
+
+def _compare_samples(setting: Setting, forms: Forms, backend: str, indices: list[int], seed: int) -> Parity:
+    """Compare whole samples, computed by the user's own code with Pillow's or torchvision's images, and with DALI's.
+
+    Images are what has three channels. The differences of floating-point images are those before `normalize`, and
+    otherwise of values that are taken to lie between 0 and 1.
+    """
+    keyed = setting.keyed
+    slots = [Slot(number, 0, seed, [index], [0]) for number, index in enumerate(indices)]
+    wrapped: DataLoader[Any] = DataLoader(keyed.source.dataset, batch_size=1, collate_fn=list)
+    device = gpu(setting) if backend == "dali-gpu" else None
+    work = dali_trace.Recorded(
+        forms, encoded=dali_trace.first_encoded(keyed.source.traces), fused=setting.fused(device)
+    )
+    batches = dali_trace.TracedBatches(backend, keyed, wrapped, work, device)
+    engine = DaliEngine(batches, batch_size=1, threads=1, depth=1)
+    factors = [form.factor for form in forms if form.result == FLOATS]
+    deviations = [std for trace in keyed.source.traces for std in _deviations(trace.roots)]
+    unit = np.abs(np.array(factors[0])) if factors else 1 / (255 * np.array([*deviations, (1.0,) * 3][0]))
+    differences = _Differences(unit)
+    engine.prepare()
+    try:
+        taken = iter(slots)
+        engine.start(lambda: next(taken, None))
+        engine.pump()
+        skipped = 0
+        for slot in slots:
+            delivery = engine.receive()
+            with keyed.apart():
+                fetched = keyed.fetch(slot, [0])
+            if fetched.failure is not None:
+                raise fetched.raised()
+            if delivery.error is not None:
+                raise delivery.error
+            if delivery.fallbacks or delivery.skipped or fetched.bad:
+                skipped += 1
+                continue
+            differences.add(fetched.content[0], delivery.batch[0])
+    finally:
+        engine.release()
+    d = differences
+    mean = d.sum / d.count if d.count else 0.0
+    compared = len(slots) - skipped
+    names = (torch_engine.NAME, backend)
+    return Parity(names, compared, skipped, mean, d.greatest, d.alike, (), others_equal=d.others_equal)
+
+
+def _deviations(nodes: Sequence[Node]) -> Iterator[tuple[float, ...]]:
+    """Yield the standard deviations by which images are divided after they were made floating-point numbers."""
+    for node in nodes:
+        if node.operation is not None and node.operation.kind == ("normalize",):
+            yield node.operation.values[3:]
+        yield from _deviations(node.children)
+
+
+class _Differences:
+    """The sum of the differences of samples' images, and whether all else is equal.
+
+    Args:
+        unit: float64[3], the value of a floating-point image for each pixel value.
+    """
+
+    def __init__(self, unit: Floats) -> None:
+        self._unit = unit
+        self.sum = self.greatest = 0.0
+        self.count = 0
+        self.alike = self.others_equal = True  # whether images have the same sizes and types; whether all else is equal
+
+    def add(self, one: Any, other: Any) -> None:
+        """Compare two samples."""
+        if form(one) != form(other):
+            self.alike = False
+            return
+        for value, made in zip(values(one), values(other), strict=True):
+            pixels = _pixels(value)
+            if pixels is None:
+                self.others_equal = self.others_equal and equal(value, made)
+                continue
+            found = _pixels(made)
+            if found is None or found.shape != pixels.shape or found.dtype != pixels.dtype:
+                self.alike = False
+                continue
+            unit: Any = self._unit if pixels.dtype.kind == "f" else 1.0
+            difference = np.abs(pixels.astype(np.float64) - found) / unit
+            self.sum += float(difference.sum())
+            self.count += difference.size
+            self.greatest = max(self.greatest, float(difference.max()))
+
+
+def _pixels(value: Any) -> npt.NDArray[Any] | None:
+    """Return an image in colour as an array [..., height, width, 3]; None for any other value."""
+    if isinstance(value, Image.Image):
+        return np.asarray(value) if value.mode == "RGB" else None
+    array = value.numpy() if isinstance(value, torch.Tensor) else value
+    if not isinstance(array, np.ndarray) or array.ndim < 3 or not (array.dtype.kind == "f" or array.dtype == np.uint8):
+        return None
+    if array.shape[-1] == 3:
+        return array
+    return np.moveaxis(array, -3, -1) if array.shape[-3] == 3 else None
+
+
+class _Compared:
+    """The comparison of one chain of transforms: sums, counts and the greatest of the differences after each."""
+
+    def __init__(self, chain: list[Any], kind: str, device: int | None, options: dict[str, Any]) -> None:
+        self._chain = chain
+        self._positions = _positions(chain)
+        self.prefixes = [ChainPrefix(chain[: k + 1], kind, device, **options) for k in self._positions]
+        self.program = translate(v1.Compose(chain), kind)
+        self._sums, self._counts, self._greatest = np.zeros((3, len(self.prefixes)))
+
+    def add(self, row: int, found: Floats) -> None:
+        """Add the differences of one image after a transform."""
+        self._sums[row] += found.sum()
+        self._counts[row] += found.size
+        self._greatest[row] = max(self._greatest[row], found.max())
+
+    def steps(self) -> list[StepParity]:
+        means = self._sums / np.where(self._counts, self._counts, np.nan)
+        directly = len(self._chain[: self.program.rest])
+        return [
+            StepParity(name_of(self._chain[position]), "direct" if position < directly else "after DALI", mean, worst)
+            for position, mean, worst in zip(self._positions, means.tolist(), self._greatest.tolist(), strict=True)
+        ]
+
+    def last(self) -> tuple[float, float, float]:
+        """Return sum, count and greatest of the differences after the whole chain."""
+        return (self._sums[-1], self._counts[-1], self._greatest[-1]) if self.prefixes else (0.0, 0.0, 0.0)
 
 
 def _positions(chain: list[Any]) -> list[int]:

@@ -146,8 +146,8 @@ _ELEMENTS = 100  # the most elements that are searched of a container: a list of
 _CONTAINERS: tuple[Any, ...] = (list, tuple, set, frozenset, deque)
 _LEAVES = (str, bytes, bytearray, int, float, complex, PurePath, types.ModuleType, torch.Tensor, np.ndarray)
 _LIBRARIES = frozenset(
-    {"PIL", "albucore", "albumentations", "builtins", "collections", "cv2", "functools", "nvidia", "numpy", "torch"}
-    | {"torchvision"}
+    {"PIL", "albucore", "albumentations", "builtins", "collections", "cv2", "functools", "nvidia", "numpy", "pyarrow"}
+    | {"torch", "torchvision"}
 )
 _MIX = 0x9E3779B97F4A7C15  # 2**64 / golden ratio; the seeds of a stream's generators differ by multiples of it
 
@@ -179,6 +179,10 @@ class Streams:
         np.random.seed(seed & 0xFFFFFFFF)  # noqa: NPY002 - what users' functions draw from
         for number, generator in enumerate(self.held, 1):
             _seed(generator, (seed + number * _MIX) >> 1 & 0x7FFFFFFFFFFFFFFF)
+
+    def states(self) -> list[Any]:
+        """Return the states of these generators."""
+        return [tuple(Defaults.now()), *(_methods(generator)[0]() for generator in self.held)]
 
     def apart(self) -> AbstractContextManager[None]:
         """Return a context after which the process's generators and the held ones are as before. It takes 0.2 ms."""
@@ -281,6 +285,8 @@ def _of_object(value: Any) -> Iterator[Any]:
 
 def _library(module: str | None) -> bool:
     top = (module or "").partition(".")[0]
+    if top == "datasets":  # Hugging Face's package; many projects have a folder of that name
+        return "datasets.arrow_dataset" in sys.modules
     return top in _LIBRARIES or (top in sys.stdlib_module_names and top != "__main__")
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from ..errors import MonitorError, NotSwitchable
 from ..os_process import in_forked_children
@@ -209,15 +209,30 @@ def why_fixed(loader: DataLoader[Any], *, attached: bool = False) -> str | None:
         if reason is not None:
             return reason
     if isinstance(loader.dataset, IterableDataset):
-        return (
-            "The data set is iterable-style: its samples have no index, so that no other engine can take over between "
-            "two of them. A map-style data set, with __getitem__ and __len__, can be switched."
-        )
+        return _obstacle_of_stream(loader.dataset)
     if not hasattr(type(loader.dataset), "__len__"):
         return f"{type(loader.dataset).__name__} has no length, so that there is no plan of its samples."
     if loader.batch_sampler is None:
         return "The DataLoader gives single samples (batch_size=None), and engines take over between two batches."
     return None
+
+
+_NO_INDEX = (
+    "The data set is iterable-style: its samples have no index, so that no other engine can take over between two of "
+    "them."
+)
+
+
+def _obstacle_of_stream(dataset: Any) -> str:
+    """Return why a loader over an iterable-style data set cannot be switched, a sentence."""
+    kind: Any = type(dataset)
+    if any(base.__module__.partition(".")[0] == "webdataset" for base in kind.__mro__):
+        return f"{_NO_INDEX} kernel_monitor.TarShards(…) has the same samples with an index, and can be switched."
+    mapped = f"{_NO_INDEX} A map-style data set, with __getitem__ and __len__, can be switched"
+    if kind.__getitem__ is Dataset.__getitem__ or not hasattr(kind, "__len__"):
+        return f"{mapped}."
+    # As the StreamingDataset of MosaicML Streaming and of LitData.
+    return f"{mapped}: {kind.__name__} has both, so that a Dataset around it will do, which returns its samples."
 
 
 _ENDLESS = (
@@ -253,6 +268,8 @@ def _obstacle_of_own_iter(loader: Any, attached: bool) -> str | None:
         reason = _OWN_ITERATION.get(kind.__module__.partition(".")[0]) if "__iter__" in vars(kind) else None
         if reason is not None:
             return reason.format(type(loader).__name__)
+    if isinstance(loader.dataset, IterableDataset):
+        return None  # that is said of it
     # A batch sampler without a length may never end: some such classes take all their epochs from one iterator.
     if attached and (loader.batch_sampler is None or hasattr(type(loader.batch_sampler), "__len__")):
         return None

@@ -368,15 +368,21 @@ def _measured_iter(original: Callable[[Any], Any], module: dict[str, Any], mark:
         loaders = _loaders
         if loaders is None or module.get(_ACTIVE) is not mark or OWN in self.__dict__:
             return original(self)
-        iterate = begun = None
+        taken_over = begun = None
         try:
             begun = _begin(self, sys._getframe(1))
             if begun is not None:
-                iterate = _engine_iterator_maker(loaders, self, begun)
+                taken_over = _engine_iterator_maker(loaders, self, begun)
         except Exception:
             log.exception("a fault in kernel_monitor: a DataLoader is not measured")
-        if iterate is not None:
-            return iterate()
+        if taken_over is not None:
+            entry, make = taken_over
+            iterator = make()
+            try:
+                entry.iterator = weakref.ref(iterator)
+            except TypeError:  # after a fault it may be a built-in iterator, which takes no weak references
+                entry.iterator = None
+            return iterator
         outer, _in_torch.loader = getattr(_in_torch, "loader", None), self
         try:
             iterator = original(self)
@@ -524,25 +530,17 @@ def _begin(loader: Any, frame: FrameType) -> _PendingIteration | None:
     return _PendingIteration(held, place, site.role or loader_name(loader, at))
 
 
-def _engine_iterator_maker(loaders: _Loaders, loader: Any, begun: _PendingIteration) -> Callable[[], Any] | None:
-    """Return a function that makes the iterator, if a click gave this loader an engine; None if torch is to make it."""
+def _engine_iterator_maker(
+    loaders: _Loaders, loader: Any, begun: _PendingIteration
+) -> tuple[AttachedLoader, Callable[[], Any]] | None:
+    """Return a loader's entry and a function that makes its iterator, if a click gave it an engine; else None."""
     entry = loaders.get(loader) or loaders.find_earlier(loader, begun.place)
     if entry is None or entry.takeover is None:
         return None
     if entry.loader is not loader:
         loaders.get_or_make(loader, begun.place, begun.name)
     make = entry.takeover.begin()
-    return None if make is None else functools.partial(_make_engine_iterator, entry, make)
-
-
-def _make_engine_iterator(entry: AttachedLoader, make: Callable[[], Any]) -> Any:
-    """Return the iterator that `make` makes, and note it in the loader's entry."""
-    iterator = make()
-    try:
-        entry.iterator = weakref.ref(iterator)
-    except TypeError:  # after a fault it may be a built-in iterator, which takes no weak references
-        entry.iterator = None
-    return iterator
+    return None if make is None else (entry, make)
 
 
 def _start_steps(iterator: Any, begun: _PendingIteration) -> AttachedSteps | None:

@@ -25,7 +25,15 @@ from ..transforms.chain import NAME, takes_name
 # ---- A call of a data set's own `__getitem__`, which decides on its own thread what openers and transforms do.
 
 NO_IMAGE = "opens no image file by a function that is known"
-IN_MEMORY = "takes its samples decoded from memory, so that a switch would bring nothing"
+IN_MEMORY = "takes its samples decoded from memory: nothing is decoded in an epoch, and a switch would make it slower"
+ON_DISK = (
+    "keeps on disk what it has made of its images: after the first epoch nothing is decoded any more, and a switch "
+    "would make it slower"
+)
+CACHED = (
+    "keeps the images that it has decoded: after the first epoch nothing is decoded any more, and a switch would make "
+    "it slower"
+)
 TWO_IMAGES = "opens more than one image"
 OPENED_TWICE = "opens its file twice"
 UNOPENED = "could not be opened"
@@ -39,6 +47,23 @@ JOINT = "transforms image and target together"
 AFTERWARDS = "changes the image after the transform"
 NOT_FOUND = "the image is not found in what it returns"
 KEEPS = "keeps the image"
+AS_ARRAY = "opens an image as an array"
+REMEDIES = {
+    NO_IMAGE: "DALI has nothing to decode then",
+    PIXELS: "leave that to torchvision's functions, on an image of Pillow or a tensor",
+    TWO_IMAGES: "open them with Pillow or torchvision, so that it can be followed",
+    OPENED_TWICE: "open it with Pillow or torchvision, so that it can be followed",
+    TWICE: "open the image with Pillow or torchvision, so that it can be followed",
+    TWO_TRANSFORMS: "open the image with Pillow or torchvision, so that it can be followed",
+    JOINT: "open the image with Pillow or torchvision, so that it can be followed",
+    AS_ARRAY: "open it with Pillow or torchvision, so that it can be followed",
+    NEW_TRANSFORM: "make it once, in __init__",
+    NOT_RGB: 'add .convert("RGB") or cv2.COLOR_BGR2RGB, if that is what you mean',
+    DIFFERENT: "use a loader for each of them",
+    AFTERWARDS: "put that into the transform",
+    KEEPS: "remove the cache, of which each worker has its own anyway",
+}
+"""What to do about a reason for which DALI is given no files."""
 
 _local = threading.local()
 
@@ -287,6 +312,9 @@ original_open = Image.open
 """Pillow's own `open`, even after it was replaced."""
 
 
+ORIENTATION = 0x0112  # tag of EXIF
+_ON_ITS_SIDE = (5, 6, 7, 8)  # orientations that exchange width and height
+
 # ---- An opened file or content, and the steps on its image that need no pixel values.
 
 
@@ -297,7 +325,7 @@ class _Header(NamedTuple):
     mode: str
     format: str | None
     info: dict[str | tuple[int, int], Any]
-    exif: Image.Exif
+    palette: tuple[str, bytes] | None  # its order of colours, and the colours
 
 
 class Opened:
@@ -351,8 +379,25 @@ class Opened:
         if self._header is None:
             file: Any = self.path if self.data is None else io.BytesIO(self.data)
             with original_open(file) as image:
-                self._header = _Header(image.size, image.mode, image.format, image.info, image.getexif())
+                palette = (
+                    None if image.palette is None else (image.palette.rawmode or "RGB", bytes(image.palette.palette))
+                )
+                self._header = _Header(image.size, image.mode, image.format, image.info, palette)
         return self._header
+
+    @property
+    def exif(self) -> Image.Exif:
+        """The EXIF tags, read when asked for: of a PNG, Pillow decodes all of it."""
+        file: Any = self.path if self.data is None else io.BytesIO(self.data)
+        with original_open(file) as image:
+            return image.getexif()
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of the image as it is opened: turned or not; pixels."""
+        width, height = self.header.size
+        turned = self.turned and self.exif.get(ORIENTATION, 1) in _ON_ITS_SIDE
+        return (width, height) if turned else (height, width)
 
     def then(self, step: Callable[[Any], Any], kind: str) -> Opened:
         """Return a copy with one more step, which only moves or copies pixels, and the kind of its result."""
@@ -384,6 +429,7 @@ def as_opened(opened: Opened) -> Any:
 COPIES = (np.array, np.asarray, np.ascontiguousarray)
 """Functions that make the array of an image, or copy one."""
 
+_COPYING = tuple(function.__name__ for function in COPIES)
 _KNOWN: dict[str, types.ModuleType] = {}
 
 
@@ -402,15 +448,17 @@ class _LibraryView(types.ModuleType):
 def seen(module: types.ModuleType, code: types.CodeType) -> types.ModuleType:
     """Return the replacement of a module for a function with this code; the module itself if that is enough."""
     if module is np:
-        return _numpy() if _copies(code) else module
+        return _numpy() if _names(code, _COPYING) else module
+    if module is torch:
+        return torch_view() if _names(code, ("from_numpy",)) else module
     return _opencv(module) if module is sys.modules.get("cv2") else module
 
 
 @functools.lru_cache(maxsize=4096)
-def _copies(code: types.CodeType) -> bool:
-    """Return whether code names one of `COPIES`."""
+def _names(code: types.CodeType, names: tuple[str, ...]) -> bool:
+    """Return whether code uses one of these names."""
     inside = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
-    return any(function.__name__ in code.co_names for function in COPIES) or any(map(_copies, inside))
+    return any(name in code.co_names for name in names) or any(_names(part, names) for part in inside)
 
 
 def replacement(function: Any) -> Any:
@@ -419,7 +467,16 @@ def replacement(function: Any) -> Any:
     cv2 = sys.modules.get("cv2")
     if cv2 is not None and getattr(cv2, name, None) is function:
         return getattr(_opencv(cv2), name)
+    if function is torch.from_numpy:
+        return torch_view().from_numpy
     return getattr(_numpy(), name) if function in COPIES else function
+
+
+def torch_view() -> types.ModuleType:
+    """Return the replacement of `torch` for code that calls `torch.from_numpy`, which torch's modes do not see."""
+    if "torch" not in _KNOWN:
+        _KNOWN["torch"] = _LibraryView(torch, {"from_numpy": asking(torch.from_numpy)})
+    return _KNOWN["torch"]
 
 
 def _numpy() -> types.ModuleType:
@@ -458,3 +515,17 @@ def _colours(args: tuple[Any, ...], named: dict[str, Any]) -> str | None:
 
 def _turns(args: tuple[Any, ...], named: dict[str, Any]) -> bool:
     return not _flags(args, named) & sys.modules["cv2"].IMREAD_IGNORE_ORIENTATION
+
+
+def grey(header: _Header, args: tuple[Any, ...], named: dict[str, Any]) -> bool:
+    """Return whether OpenCV, with these arguments, reads a grey image of 8 bits as its values."""
+    cv2 = sys.modules["cv2"]
+    flags = None if len(args) > 1 or named.keys() - {"flags"} else _flags(args, named)
+    if flags == cv2.IMREAD_UNCHANGED:
+        return "transparency" not in header.info
+    return isinstance(flags, int) and flags & ~cv2.IMREAD_IGNORE_ORIENTATION == cv2.IMREAD_GRAYSCALE
+
+
+def original_fromarray() -> Any:
+    """Return Pillow's own `fromarray`, even after it was replaced."""
+    return getattr(Image.fromarray, "__wrapped__", Image.fromarray)

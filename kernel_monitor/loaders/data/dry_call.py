@@ -43,12 +43,11 @@ from .calls import (
     name_of,
     result_of,
 )
+from .lazy_array import LazyArray, decoded, name_of_function, with_real
 from .structure import Place, places, values
 
 # ---- Lazy tensors and arrays, which are decoded at the first operation that needs their pixels.
 
-ORIENTATION = 0x0112  # tag of EXIF
-_ON_ITS_SIDE = (5, 6, 7, 8)  # orientations that exchange width and height
 _ALL, _BACKWARDS = slice(None), slice(None, None, -1)
 _REVERSED = ((_ALL, _ALL, _BACKWARDS), (..., _BACKWARDS))
 _PLAIN = (slice, type(...))
@@ -60,32 +59,22 @@ class _LazyTensor(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return _with_real(func, args, kwargs or {})
+        return with_real(func, args, kwargs or {})
+
+    def _pixels(self, operation: str | None) -> Any:
+        return _real(self, operation)
 
 
-class _LazyArray:
-    """A lazy array from OpenCV, or of a lazy image.
-
-    It is no `np.ndarray`, because functions in C would read the memory of such an array. But it claims that class, and
-    NumPy's functions (and the replaced ones of OpenCV) get the real array in its place.
-    """
-
-    __hash__ = None  # type: ignore[assignment]
+class _LazyArray(LazyArray):
+    """A lazy array of a dry run."""
 
     def __init__(self, call: Call, opened: Opened, colours: str) -> None:
         call.gave_array = True
         self.__dict__.update(_call=call, _opened=opened, _colours=colours)
 
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:
-        return np.ndarray
-
     @property
     def shape(self) -> tuple[int, int, int]:
-        own = self.__dict__
-        width, height = own["_opened"].header.size
-        turned = own["_opened"].turned and own["_opened"].header.exif.get(ORIENTATION, 1) in _ON_ITS_SIDE
-        return (width, height, 3) if turned else (height, width, 3)
+        return (*self.__dict__["_opened"].size, 3)
 
     ndim = 3
     dtype = np.dtype(np.uint8)
@@ -99,36 +88,19 @@ class _LazyArray:
             return then(self, _reverse, reverses=True)
         return decoded(self, "indexing")[key]
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(decoded(self, f".{name}"), name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(decoded(self, f".{name}"), name, value)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        return np.array(decoded(self, "as an array"), dtype=dtype, copy=copy)
-
-    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        return _with_real(func, args, kwargs)
-
-    def __array_ufunc__(self, ufunc: Any, method: str, *args: Any, **named: Any) -> Any:
-        return _with_real(getattr(ufunc, method), args, named, _name_of_function(ufunc))
+    def _pixels(self, operation: str | None) -> Any:
+        return _real(self, operation)
 
 
-def _delegate(name: str) -> Callable[..., Any]:
-    return lambda self, *args: _with_real(getattr(decoded(self, name), name), args, {}, name)
-
-
-for _name in (
-    *("setitem", "len", "iter", "contains", "bool", "float", "int", "index", "neg", "pos", "abs", "invert", "repr"),
-    *("eq", "ne", "lt", "le", "gt", "ge", "str", "format", "copy", "deepcopy", "reduce", "reduce_ex"),
-    *(
-        prefix + operator
-        for prefix in ("", "r", "i")
-        for operator in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "matmul")
-    ),
-):
-    setattr(_LazyArray, f"__{_name}__", _delegate(f"__{_name}__"))
+def _real(value: Any, operation: str | None) -> Any:
+    """Return the real tensor or array for a lazy one, and fail the dry run if it is under way."""
+    own: dict[str, Any] = value.__dict__
+    call: Call = own["_call"]
+    if call is current():
+        fail(call, operation)
+    if "_real" not in own:
+        own["_real"] = own["_opened"].real()
+    return own["_real"]
 
 
 def _reverse(array: Any) -> Any:
@@ -142,40 +114,6 @@ def then(array: _LazyArray, step: Callable[[Any], Any], *, reverses: bool = Fals
     if reverses:
         colours = BGR if colours == RGB else RGB
     return _LazyArray(own["_call"], own["_opened"].then(step, ARRAY), colours)
-
-
-def _with_real(function: Any, args: Any, named: Any, operation: str | None = None) -> Any:
-    """Call a function with real tensors and arrays in place of lazy ones."""
-    operation = _name_of_function(function) if operation is None else operation
-    return function(
-        *(decoded(value, operation) for value in args),
-        **{name: decoded(value, operation) for name, value in named.items()},
-    )
-
-
-def _name_of_function(function: Any) -> str:
-    """Return a function's name in messages: `cv2.resize`, `numpy.mean`, `.float` of a tensor; else its bare name."""
-    name = str(getattr(function, "__name__", type(function).__name__))
-    if getattr(sys.modules.get("cv2"), name, None) is function:
-        return f"cv2.{name}"
-    module = getattr(function, "__module__", None)
-    method = getattr(function, "__objclass__", None) is not None
-    return f".{name}" if method else f"{module}.{name}" if isinstance(module, str) and module != "builtins" else name
-
-
-def decoded(value: Any, operation: str | None = None) -> Any:
-    """Return the real tensor or array for a lazy one, also in lists and tuples; `operation` is named in reasons."""
-    if type(value) in (list, tuple):
-        return type(value)(decoded(inner, operation) for inner in value)
-    if type(value) not in (_LazyTensor, _LazyArray):
-        return value
-    own: dict[str, Any] = value.__dict__
-    call: Call = own["_call"]
-    if call is current():
-        fail(call, operation)
-    if "_real" not in own:
-        own["_real"] = own["_opened"].real()
-    return own["_real"]
 
 
 def fail(call: Call, operation: str | None) -> None:
@@ -271,7 +209,7 @@ class LazyImage(Image.Image):
         return self.__dict__["_opened"].header.info  # type: ignore[no-any-return]
 
     def getexif(self) -> Image.Exif:
-        return self.__dict__["_opened"].header.exif  # type: ignore[no-any-return]
+        return self.__dict__["_opened"].exif  # type: ignore[no-any-return]
 
     @property
     def filename(self) -> str:
@@ -290,7 +228,7 @@ def answered(call: Call, original: Callable[..., Any], args: tuple[Any, ...], na
         made_of = _made_of(call, original, image, args[1:], named)
         if made_of is not None:
             return made_of
-    return _with_real(original, args, named)
+    return with_real(original, args, named)
 
 
 def _made_of(call: Call, original: Callable[..., Any], image: Any, others: tuple[Any, ...], named: Any) -> Any:
@@ -312,7 +250,7 @@ def _made_of(call: Call, original: Callable[..., Any], image: Any, others: tuple
         if (*others, *named.values()) == _EXCHANGE and named.keys() <= {"code"}:
             return then(image, step, reverses=True)
         call.fail(
-            NOT_RGB, f"{_name_of_function(original)}(…, {', '.join(map(str, (*others, *named.values())))}) comes first"
+            NOT_RGB, f"{name_of_function(original)}(…, {', '.join(map(str, (*others, *named.values())))}) comes first"
         )
     return None
 
@@ -372,8 +310,25 @@ def _lazy_image(call: Call, opener: Opener, args: tuple[Any, ...], named: dict[s
     Raises:
         OSError: the file does not exist.
     """
-    if not args:
+    opened = opened_by(opener, args, named)
+    if opened is None:
         call.fail(PIXELS)
+        return None
+    colours = opener.colours(args[1:], named)
+    if colours is None:
+        arguments = ", ".join(["…", *map(str, args[1:]), *(f"{name}={value}" for name, value in named.items())])
+        call.fail(PIXELS if opener.kind == PIL else NOT_RGB, f"{opener.function.__name__}({arguments})")
+        return None
+    return made(call, opened, colours)
+
+
+def opened_by(opener: Opener, args: tuple[Any, ...], named: dict[str, Any]) -> Opened | None:
+    """Return the file that an opener is called for, or its content; None if it is called without one.
+
+    Raises:
+        OSError: the file does not exist.
+    """
+    if not args:
         return None
     file = args[0]
     path: str | None = None
@@ -388,12 +343,7 @@ def _lazy_image(call: Call, opener: Opener, args: tuple[Any, ...], named: dict[s
         data = np.asarray(file).tobytes()  # a tensor or an array of encoded bytes
     if path is not None and not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - once per sample
         raise OSError("not a regular file")
-    colours = opener.colours(args[1:], named)
-    if colours is None:
-        arguments = ", ".join(["…", *map(str, args[1:]), *(f"{name}={value}" for name, value in named.items())])
-        call.fail(PIXELS if opener.kind == PIL else NOT_RGB, f"{opener.function.__name__}({arguments})")
-        return None
-    return made(call, Opened(opener, args, named, path, data), colours)
+    return Opened(opener, args, named, path, data)
 
 
 def _content(file: Any) -> tuple[str | None, bytes | None]:

@@ -8,25 +8,30 @@ import operator
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 from torch.utils.data import ConcatDataset, Subset
 from torchvision.datasets.folder import pil_loader
 
-from ...errors import TransformNotTranslatable
 from ...text import cause
 from ..attributes import attributes
 from ..plan import shown_key
 from ..random_streams import Streams
-from ..transforms.chain import flatten
-from .calls import IN_MEMORY, PIL, as_opened
+from ..transforms.chain import COMPOSES, flatten
+from ..transforms.recorded import Forms, joined
+from ..transforms.translate import examine as translated
+from .calls import PIL, REMEDIES, as_opened, plainly
 from .fingerprint import snapshot
-from .image_files import MODES, data_of, open_content, open_data, open_file, path_of
+from .hugging_face import MAPPED, is_hugging_face, is_mapped
+from .image_files import MODES, data_of, open_content, open_data, open_file, path_of, read_file
 from .layouts import PROTOCOL, Layout, Opener, check, gives_batches, layout_of, part_of, parts, plain
-from .own_dataset import PATIENCE_S, OwnDataset, Reading, spread, unexamined
+from .own_dataset import NOT_THE_SAME, PATIENCE_S, OwnDataset, Reading, Trace, spread, unexamined
 from .sent_files import SentRow
+from .tar_shards import TarShards
 
+OWN_BATCHES = "has a __getitems__ of its own"
 _ASKED = 6  # first samples that the user's own code locates, to try DALI on them
 _ASKED_OWN = 32  # the same for dry runs: as many as a calibration uses
 
@@ -46,14 +51,20 @@ class Located(NamedTuple):
     reason: str | None = None  # why the dry run has no result
 
 
-class Examined(NamedTuple):
-    """The result of examining a data set: its transform, and why an engine cannot open its files by itself."""
+class PartChain(NamedTuple):
+    """The transform of a part's images."""
 
-    transform: Any = None  # of every image; None where there is none, or not one for all
-    kind: str = PIL  # of the images that it is given: "pil" or "tensor"
+    transform: Any  # None for none
+    kind: str  # of the images that it is given: `PIL`, `TENSOR` or `ARRAY`
+
+
+class Examined(NamedTuple):
+    """The result of examining a data set: its transforms, and why an engine cannot open its files by itself."""
+
+    chains: tuple[PartChain, ...] = ()  # the parts' transforms; empty where they cannot be examined
     obstacle: str | None = None  # why only the data set's own function may open the files, a sentence; None: others may
-    refusal: str | None = None  # why there is not one transform for all, a sentence; None where there is
-    failure: str | None = None  # why the transform cannot be examined, from `text.cause`; None where it can
+    failure: str | None = None  # why the transforms cannot be examined, from `text.cause`; None where they can
+    forms: Forms | None = None  # what the operations on its images have in common, where traces follow them
 
 
 class FileSource:
@@ -83,10 +94,13 @@ class FileSource:
         self.seeded = seeded
         self.gives_batches = gives_batches(dataset)
         self._owns: list[OwnDataset] = []  # the parts with a `__getitem__` of their own
+        self._traced: list[OwnDataset] = []  # the parts of a known layout whose transform only traces follow
         self._keys = keys
         self._folder = os.getcwd()  # noqa: PTH109 - a string, joined once per sample
         self._offsets: dict[int, tuple[Any, list[int]]] = {}
-        self.encoded = False  # whether it gives encoded bytes instead of paths: as its first sample did when asked
+        self.encoded = (
+            False  # whether it, or some of its parts, gives encoded bytes: as the first sample did when asked
+        )
         self.failure: str | None = None
         self._first: list[Located] = []  # the first samples, if the user's own code locates them
         self.ask()
@@ -95,7 +109,7 @@ class FileSource:
         return len(self.dataset)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_first": [], "_users": None}
+        return {**self.__dict__, "_first": [], "_users": None, "_traced": []}
 
     def show(self, dataset: Any) -> None:
         """Replace the data set by another state of it; to be called by the user's thread, see `ask`."""
@@ -139,28 +153,62 @@ class FileSource:
         return _files(self.dataset)
 
     @property
-    def transform(self) -> Any:
-        """The transform of every image; raises `TransformNotTranslatable` if a ConcatDataset's parts differ in it."""
-        transforms = [transform for transform, _ in self.all_transforms]
-        if any(transform is not transforms[0] for transform in transforms):
-            raise TransformNotTranslatable(
-                "The parts of the ConcatDataset have different transforms, and DALI runs one for all; "
-                "give every part the same transform object."
-            )
-        return transforms[0]
+    def chains(self) -> list[PartChain]:
+        """The transforms of the parts' images, each once, in the order of the parts; one if all parts share one."""
+        return list(self._numbered()[0])
+
+    def chain_numbers(self) -> dict[int, int]:
+        """Return the number in `chains` of each innermost data set, by its id."""
+        return self._numbered()[1]
+
+    def _numbered(self) -> tuple[list[PartChain], dict[int, int]]:
+        chains: list[PartChain] = []
+        known: dict[tuple[int, str], int] = {}
+        numbers: dict[int, int] = {}
+        for part, layout in parts(self.dataset):
+            chain = PartChain(self._transforms(part, layout)[0], PIL if layout is not None else self.own(part).kind)
+            number = known.setdefault((id(chain.transform), chain.kind), len(chains))
+            if number == len(chains):
+                chains.append(chain)
+            numbers[id(part)] = number
+        return chains, numbers
 
     def examine(self) -> Examined:
         """Return what the data set is now, in one piece."""
         found = Examined()
         try:
-            found = found._replace(transform=self.transform)
-            found = found._replace(kind=self.kind)
-        except TransformNotTranslatable as refusal:
-            found = found._replace(refusal=str(refusal))
+            if self.forms is not None:
+                return found._replace(forms=self.forms, obstacle=self.obstacle)
+            found = found._replace(chains=tuple(self.chains))
         except Exception as error:  # whatever the user's own classes raise
-            log.info("the transform cannot be examined", exc_info=True)
+            log.info("the transforms cannot be examined", exc_info=True)
             found = found._replace(failure=cause(error))
         return found._replace(obstacle=self.obstacle)
+
+    @property
+    def forms(self) -> Forms | None:
+        """What the operations on the images have in common, where traces follow them in all parts; else None."""
+        traced = [own for own in (*self._owns, *self._traced) if own.forms is not None]
+        if not traced or len(traced) != len({id(part) for part, _ in parts(self.dataset)}):
+            return None
+        forms = traced[0].forms
+        for own in traced[1:]:
+            forms = None if forms is None or own.forms is None else joined(forms, own.forms)
+        return forms
+
+    def proven(self, sample: Any) -> bool:
+        """Return whether samples of this structure were found to be the same without a second call of the code."""
+        return any(own.proven(sample) for own in (*self._owns, *self._traced))
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the first call of a trace goes on where pixels are needed."""
+        return any(own.goes_on for own in (*self._owns, *self._traced))
+
+    @property
+    def traces(self) -> list[Trace]:
+        """Traces of some samples, if there are `forms`."""
+        return [trace for own in (*self._owns, *self._traced) for trace in own.traces]
 
     @property
     def openers(self) -> list[Opener]:
@@ -185,13 +233,18 @@ class FileSource:
             if not plain(opener):
                 shown = getattr(opener, "__name__", type(opener).__name__)
                 return f"The data set opens its files by {shown}, and DALI would decode them itself."
+        if self.forms is not None:
+            return None
         for own in self._owns:
-            if own.refusal == IN_MEMORY:
-                return f"{type(own.dataset).__name__} {own.refusal}."
-            if own.refusal is not None:
-                return f"{type(own.dataset).__name__} {own.refusal}, and DALI is given one whole file for each sample."
-        if self._owns and len({self.kind, *(own.kind for own in self._owns)}) > 1:
-            return "The parts of the ConcatDataset open their images by different functions."
+            if own.forms is None and own.refusal is not None:
+                reason = own.refusal if own.untraced in (None, NOT_THE_SAME) else own.untraced
+                remedy = REMEDIES.get(str(plainly(reason)))
+                return f"{type(own.dataset).__name__} {reason}{f'; {remedy}' if remedy else ''}."
+        if any(own.forms is not None for own in self._owns):
+            return (
+                "The parts of the ConcatDataset do not do the same kinds of operations on their images, as DALI would; "
+                "use a loader for each kind."
+            )
         return None
 
     @property
@@ -202,10 +255,14 @@ class FileSource:
 
     def _unsendable(self) -> str | None:
         if self.gives_batches:
-            return "has a __getitems__ of its own"
+            return next((own.refusal for own in self._owns if own.refusal is not None), OWN_BATCHES)
         for opener in self.openers:
             if not plain(opener) and opener not in MODES:
                 return f"opens its files by {getattr(opener, '__name__', type(opener).__name__)}"
+        if any(is_mapped(own.dataset) for own in self._owns):
+            return MAPPED
+        if any(own.forms is not None for own in self._owns):
+            return "opens several images for a sample, or transforms one more than once, and one file is sent for each"
         return next((own.refusal for own in self._owns if own.refusal is not None), None)
 
     def _described(self, question: Callable[[], str | None]) -> str | None:
@@ -224,12 +281,6 @@ class FileSource:
     @property
     def _name(self) -> str:
         return type(self.dataset).__name__
-
-    @property
-    def kind(self) -> str:
-        """The kind of the transform's input images: "pil" or "tensor"."""
-        kinds = [own.kind for own in self._owns]
-        return kinds[0] if kinds and len(kinds) == len(list(parts(self.dataset))) else PIL
 
     def own(self, part: Any) -> OwnDataset:
         """Return the `OwnDataset` of a part with a `__getitem__` of its own."""
@@ -262,6 +313,7 @@ class FileSource:
         """
         self._first, self.encoded, self.failure = [], False, None
         try:
+            self._learn_traces()
             if self.asks_user:
                 streams = Streams(self.dataset)
                 with streams.apart():
@@ -288,6 +340,7 @@ class FileSource:
                     located = trial.read(trial.locate(key))
                     self._first.append(located._replace(part=self.part(key)))
         self.encoded = any(located.data is not None for located in self._first)
+        self.encoded |= any(own.learnt is not None and own.learnt.encoded for own in self._owns)
         with _unraised():
             self.encoded |= any(
                 layout is PROTOCOL and len(part) > 0 and data_of(part.image_file(0)[0]) is not None
@@ -300,6 +353,7 @@ class FileSource:
     def _learn(self) -> None:
         """Find out what the data sets' own `__getitem__` do."""
         before, self._owns = self._owns, []
+        batches = gives_batches(self.dataset)
         asked = _keys_of_parts(self.dataset, self._keys)
         for part in _unknown_parts(self.dataset):
             earlier = before[len(self._owns)] if len(self._owns) < len(before) else None
@@ -310,14 +364,35 @@ class FileSource:
                 earlier.search(apart=False)  # releases its copy
             own = OwnDataset(part, apart=self.dataset is not self._users)
             self._owns.append(own)
-            if hasattr(part, "__getitems__"):
-                own.refusal = "has a __getitems__ of its own"
+            if hasattr(part, "__getitems__") and not is_hugging_face(type(part)):
+                own.refusal = OWN_BATCHES
             elif not self.seeded:
                 own.refusal = "draws as in a plain DataLoader (seeded=False)"
             elif not self.dry_run:
                 own.refusal = "is not to be called dry (dry_run=False)"
             else:
-                own.learn(earlier, asked.get(id(part)))
+                own.learn(earlier, asked.get(id(part)), batches=batches)
+        self.gives_batches = batches and not all(own.by_rows for own in self._owns)
+
+    def _learn_traces(self) -> None:
+        """Find out whether traces can follow the transforms of known layouts that cannot be translated."""
+        self._traced = []
+        if not (self.seeded and self.dry_run) or self.gives_batches:
+            return
+        for part in {id(part): part for part, layout in parts(self.dataset) if layout is not None}.values():
+            transform, _ = self._transforms(part, layout_of(part))
+            if transform is None or _of_torchvision(transform):
+                continue
+            program = translated(transform, PIL).program
+            if program is None or program.rest is None or program.steps:
+                continue
+            own = OwnDataset(part, apart=self.dataset is not self._users)
+            with self._unraised_streams(part):
+                own.learn_traces()
+            self._traced.append(own)
+
+    def _unraised_streams(self, part: Any) -> AbstractContextManager[None]:
+        return Streams(part).apart()
 
     def first(self, count: int) -> list[Located]:
         """Return the files of the first samples, `count` at most; may be called from any thread."""
@@ -334,6 +409,9 @@ class FileSource:
 
     def known_paths(self, count: int) -> list[str]:
         """Return paths of files spread over the data set, `count` at most; files in memory have none."""
+        shards = [path for part, _ in parts(self.dataset) if issubclass(type(part), TarShards) for path in part.shards]
+        if shards:
+            return spread(shards, count)
         found = [] if self.gives_batches else self.spread(count)
         paths = [one.path for one in found if one.data is None and one.reason is None]
         return paths or [own.path for own in self._owns if own.path is not None]
@@ -353,6 +431,16 @@ class FileSource:
                 layouts[id(view)] = layout_of(view)
             found.append(_located(view, layouts[id(view)], inner, first))
         return found
+
+    def read_ahead(self, keys: Iterable[Any]) -> None:
+        """Have the system read the members of `TarShards` in the background: a batch's samples are located in turn."""
+        if not any(issubclass(type(part), TarShards) for part, _ in parts(self.dataset)):
+            return
+        with _unraised():  # the sample raises it again
+            for key in keys:
+                part, inner, _ = self._bottom(key)
+                if issubclass(type(part), TarShards):
+                    part.read_ahead(inner)
 
     def part(self, key: Any) -> Any:
         """Return the innermost data set of a sample; none of its own code is run."""
@@ -377,7 +465,10 @@ class FileSource:
         """Add the file by a dry run, if only the data set's own `__getitem__` knows it; return the result."""
         if layout_of(located.part) is not None:
             return located
-        read = self.own(located.part).read_proven(located.given)
+        own = self.own(located.part)
+        if own.forms is not None:
+            return located._replace(path=own.path or located.path)
+        read = own.read_proven(located.given)
         if isinstance(read, str):
             return located._replace(reason=f"{located.path} {read}")
         opened = read.opened
@@ -400,6 +491,10 @@ class FileSource:
         if not plain(opener) and opener not in MODES:
             return opener(located.given)
         return open_file(opener, self.absolute(located.path), located.path)
+
+    def content(self, located: Located) -> bytes:
+        """Return the encoded file of a sample; an `OSError` if it is no regular file, or cannot be read."""
+        return read_file(self.absolute(located.path)) if located.data is None else located.data
 
     def open_sent(self, part: Any, sent: SentRow, content: bytes) -> Any:
         """Open the content of a file as a part of the data set opens the file."""
@@ -442,6 +537,13 @@ class FileSource:
         if known is None or known[0] is not view or len(known[1]) != len(view.datasets):
             known = self._offsets[id(view)] = view, [0, *accumulate(map(_files, view.datasets[:-1]))]
         return known[1]
+
+
+def _of_torchvision(transform: Any) -> bool:
+    """Return whether a transform is one of torchvision's, or a chain of them: traces would follow no more of it."""
+    if type(transform) in COMPOSES:
+        return all(map(_of_torchvision, transform.transforms))
+    return type(transform).__module__.startswith("torchvision.transforms.")
 
 
 def _unknown_parts(dataset: Any) -> list[Any]:

@@ -19,6 +19,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from ..attributes import attributes
+from .hugging_face import is_hugging_face
 
 # ---- A digest of the objects that worker processes get, to find out whether they have changed since.
 
@@ -280,7 +281,8 @@ def copied(dataset: Any) -> Any:
 
     Copies are made of data sets, transforms (modules, and other callable objects), and the lists, dictionaries and sets
     that they hold; two references to one object stay so. All else is shared: the samples themselves, arrays, open
-    files, random generators, functions with their globals, and objects with a `__del__`.
+    files, random generators, functions with their globals, and objects with a `__del__`; that of Hugging Face's data
+    sets only drops references of the object, and they are copied.
     """
     return _copied(dataset, {}, dataset)
 
@@ -308,7 +310,8 @@ def _copied(value: Any, done: dict[int, Any], root: Any = None) -> Any:
     if kind in _COPIED:
         done[id(value)] = value.copy()
         return done[id(value)]
-    if not (_has_state(value) or (value is root and not issubclass(kind, type) and not hasattr(kind, "__del__"))):
+    is_root = value is root and not issubclass(kind, type) and not hasattr(kind, "__del__")
+    if not (is_root or _has_state(value) or is_hugging_face(kind)):
         return value
     try:
         # Not copy.copy(): a class's pickling is not meant for copies in the same process.

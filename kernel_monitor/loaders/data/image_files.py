@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import os
 import stat
+import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from PIL import Image
+from torchvision import tv_tensors
 
 from ..plan import mark_plain
 from ..transforms.inject import as_kind
@@ -43,10 +45,21 @@ def open_file(opener: Opener, path: str, name: str) -> Any:
     Raises:
         OSError: it is no regular file, or no readable image.
     """
-    if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - once per sample
-        # Opening a named pipe would block until there is a writer.
-        raise OSError(f"not a regular file: {name}")
+    _check_regular(path, name)
     return opener(path)
+
+
+def _check_regular(path: str, name: str) -> None:
+    """Raise an `OSError` for other files: opening a named pipe would block until there is a writer."""
+    if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - once per sample
+        raise OSError(f"not a regular file: {name}")
+
+
+def read_file(path: str) -> bytes:
+    """Return a file's content; an `OSError` if it is no regular file, or cannot be read."""
+    _check_regular(path, path)
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - once per sample
+        return file.read()
 
 
 def open_data(data: bytes, name: str) -> Any:
@@ -80,38 +93,67 @@ def path_of(path: Any) -> str:
 
 # ---- Images on their way from the process that decodes them to the worker that transforms them further.
 
+_ALIGNED = 16  # bytes, at multiples of which images begin
+
+
+class Start(NamedTuple):
+    """What is still to be done with an image that DALI has made."""
+
+    position: int  # of the first transform that is still to run, in the flat chain; `DONE`: none is
+    kind: str  # of the image that it expects, see `Program.rest_kind`; ignored where none is to run
+
+
+DONE = sys.maxsize
+
+
+class _Place(NamedTuple):
+    """The place of an image in shared memory."""
+
+    start: Start
+    first: int  # byte
+    length: int  # bytes
+    dtype: torch.dtype
+    shape: torch.Size
+    is_image: bool  # whether it is one of torchvision's `tv_tensors.Image`
+
 
 class Decoded:
-    """Some rows of a batch as 8-bit RGB images, in one piece of shared memory.
+    """The images of some rows of a batch, in one piece of shared memory.
 
     Args:
-        rest: position in the flat chain of the first transform that is still to run.
-        kind: the kind of image that the transform at `rest` expects; see `Program.rest_kind`.
         rows: rows of the planned batch with an image; workers open the images of the other rows.
-        images: uint8[height, width, 3] for each of `rows`; copied.
+        starts: for each of `rows`, what is still to be done with its image.
+        images: for each of `rows`, an 8-bit RGB image, uint8[height, width, 3], or where nothing is to be done the
+            transform's result; copied.
     """
 
-    def __init__(self, rest: int, kind: str, rows: Sequence[int], images: Sequence[torch.Tensor]) -> None:
-        self.rest = rest
-        self._kind = kind
-        self._places: dict[int, tuple[int, torch.Size]] = {}
+    def __init__(self, rows: Sequence[int], starts: Sequence[Start], images: Sequence[torch.Tensor]) -> None:
+        self._places: dict[int, _Place] = {}
         length = 0
-        for row, image in zip(rows, images, strict=True):
-            self._places[row] = length, image.shape
-            length += image.numel()
+        for row, start, image in zip(rows, starts, images, strict=True):
+            is_image = isinstance(image, tv_tensors.Image)
+            self._places[row] = _Place(start, length, image.nbytes, image.dtype, image.shape, is_image)
+            length += -(-image.nbytes // _ALIGNED) * _ALIGNED
         # Shared memory from the start: else the queue would copy it into shared memory once more.
         storage = torch.UntypedStorage._new_shared(max(1, length))
-        self._pixels = torch.empty(0, dtype=torch.uint8).set_(storage)
-        for image, (first, shape) in zip(images, self._places.values(), strict=True):
-            self._pixels[first : first + shape.numel()].view(shape).copy_(image)
+        self._memory = torch.empty(0, dtype=torch.uint8).set_(storage)
+        for row, image in zip(rows, images, strict=True):
+            self._view(self._places[row]).copy_(image)
+
+    def _view(self, place: _Place) -> torch.Tensor:
+        whole = self._memory[place.first : place.first + place.length]
+        return whole.view(place.dtype).view(place.shape)
 
     def start(self, row: int) -> int:
         """Return the position in the flat chain of the first transform to run on the image of a row."""
-        return self.rest if row in self._places else 0
+        return self._places[row].start.position if row in self._places else 0
 
     def image(self, row: int) -> Any:
         """Return a copy of a row's image, in the kind that the next transform expects; None if it has none."""
-        if row not in self._places:
+        place = self._places.get(row)
+        if place is None:
             return None
-        first, shape = self._places[row]
-        return as_kind(self._kind, self._pixels[first : first + shape.numel()].view(shape).clone())
+        copy = self._view(place).clone()
+        if place.start.position == DONE:
+            return tv_tensors.Image(copy) if place.is_image else copy
+        return as_kind(place.start.kind, copy)

@@ -28,9 +28,10 @@ from ..transforms.params import UInt64s, sample_keys, stream_seeds
 from .file_check import FileTable, check_bytes
 from .file_source import FileSource, Located, same
 from .layouts import layout_of
-from .own_dataset import Reading
+from .own_dataset import Reading, Trace
 from .sent_files import SentRow
 from .structure import Place
+from .trace import Node
 
 # ---- The result of computing a batch, in a form that crosses processes.
 
@@ -133,6 +134,9 @@ class Pair(NamedTuple):
         """Return the sample with this image."""
         return image, self.target
 
+
+Pixels = dict[Node, Any]
+"""Images that were computed, by their node in a trace."""
 
 log = logging.getLogger(__name__)
 
@@ -257,6 +261,34 @@ class KeyedDataset:
             image = injected.run(image, row)
         return Fetched(b"", [sent.piece.filled(image)], None, {})
 
+    def traced(self, slot: Slot, row: int, begun: dict[int, Injected]) -> Trace:
+        """Return the trace of a sample's computation; `begun` is one dictionary for a batch."""
+        results = [form.result for form in self.source.forms or ()]
+        return Trace.of(partial(self._computed, slot, row, begun), results, goes_on=self.source.goes_on)
+
+    def replayed(self, slot: Slot, row: int, begun: dict[int, Injected], trace: Trace, pixels: Pixels) -> Any:
+        """Compute a sample again, as its trace says, with the images that were computed; see `Trace.replayed`.
+
+        Raises:
+            Exception: any exception of the user's code.
+            Mismatch: the code did something else than in the first call.
+        """
+        return trace.replayed(partial(self._computed, slot, row, begun), pixels)
+
+    def proven(self, trace: Trace) -> bool:
+        """Return whether samples of this structure were found to be the same without a second call."""
+        return self.source.proven(trace.sample)
+
+    def _computed(self, slot: Slot, row: int, begun: dict[int, Injected]) -> Any:
+        """Compute a sample with the plan's numbers, by the data set's own code and its own transforms."""
+        located = self._found(slot, row)
+        if layout_of(located.part) is None:
+            return self._own(slot, row, located, begun)
+        image = self.source.open(located)
+        injected = self._begin(self.source.transforms_of(located)[0], slot, begun)
+        image = image if injected is None else injected.run(image, row)
+        return image, self.target(slot, row, located)
+
     def to_send(self, slot: Slot, files: FileTable) -> list[SentRow]:
         """Return the rows of a batch for a worker that cannot read the files.
 
@@ -344,9 +376,12 @@ class KeyedDataset:
         """Drop the copies and streams of the user's objects, which may have been edited."""
         self._epoch = None
 
-    def injected(self, slot: Slot) -> Injected | None:
-        """Return the data set's transform with a batch's numbers, for an engine that itself runs a part of it."""
-        return self._begin(self.source.transform, slot, {})
+    def injected(self, slot: Slot, chain: int = 0) -> Injected | None:
+        """Return a transform of the data set with a batch's numbers, for an engine that itself runs a part of it.
+
+        `chain` is its number in `FileSource.chains`.
+        """
+        return self._begin(self.source.chains[chain].transform, slot, {})
 
     def _begin(self, transform: Any, slot: Slot, begun: dict[int, Injected]) -> Injected | None:
         """Return a copy of a transform with this batch's numbers; `begun` keeps them for the batch, by id."""

@@ -13,25 +13,38 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
 
 from ...text import cause
 from ..attributes import attributes
 from ..plan import shown_key
 from ..random_streams import Streams
+from ..transforms import recorded
 from ..transforms.inject import Injected
 from ..transforms.params import sample_keys
-from . import calls
+from ..transforms.translate import examine
+from . import calls, trace, traced_array
 from .calls import (
     AFTERWARDS,
+    CACHED,
     DIFFERENT,
     IN_MEMORY,
+    JOINT,
     KEEPS,
     NEW_TRANSFORM,
     NO_IMAGE,
     NOT_FOUND,
+    NOT_RGB,
+    ON_DISK,
+    OPENED_TWICE,
     PIXELS,
     TWICE,
+    TWO_IMAGES,
     TWO_TRANSFORMS,
     Deviation,
     Opened,
@@ -40,22 +53,40 @@ from .calls import (
     as_opened,
     plainly,
 )
-from .dry_call import DryCall, check_colours, first_image, opened_of
+from .dry_call import DryCall, LazyImage, become, check_colours, first_image, opened_of
 from .fingerprint import copied
-from .structure import Place, equal, form, places, put
+from .hugging_face import BATCHES, batches_are_rows
+from .structure import Place, equal, form, only_images_differ, places, put, values
 from .view import View
-from .watch import ChangeDetector, keeps_images
+from .watch import ChangeDetector, caches, keeps_images
 
 SEED = 0x5EED
 _PROVEN = 16  # samples that are computed both ways, spread over the data set
 PATIENCE_S = 2.0  # seconds after which fewer samples are enough, but never fewer than `AGAIN`
 AGAIN = 2  # samples that are compared if the data set is as it was when it was compared before
+_TRACES_S = 1.0  # the same for traces; operations that are met later make the pipeline grow
+_TURNS = 4  # traces of each of these samples, with other random numbers: one in each crop that is filled up, say
+_ROUNDS = 8  # attempts to find what traces have in common
 _FORMS = 32  # the most structures of samples that are compared
 _NO_COPY = "cannot be tried on a copy of it, because of its __del__ or __slots__"
 NOT_THE_SAME = "is not the same twice"
 _DIFFERS = "gives another sample when its image is opened and transformed for it"
+_DERIVED = "computes more than images from an image's pixels, which DALI decodes a little differently"
+_BY_PIXELS = "decides by the pixels of an image what it does next, which DALI would have to know before it decodes"
+_VARIED = (
+    "does not do the same kinds of operations on its images in all samples, as DALI would; use a loader for each kind"
+)
+_UNCUT = "neither resizes nor crops its images, and all that DALI would do is decode"
+_WHOLE = "calls {} on whole images, and all that DALI would do is decode; resize or crop them first"
+_UNDECODED = "opens its images in the mode {}, and DALI would make them RGB"
 # A function of the user's may be the transform.
 _OPAQUE = (PIXELS, NEW_TRANSFORM, TWICE, TWO_TRANSFORMS, AFTERWARDS, NOT_FOUND)
+_CACHES = (CACHED, ON_DISK)
+_TRACEABLE = (
+    *(PIXELS, NEW_TRANSFORM, TWICE, TWO_TRANSFORMS, AFTERWARDS, NOT_FOUND, JOINT, TWO_IMAGES, OPENED_TWICE, NOT_RGB),
+    *(DIFFERENT, _DIFFERS),
+)
+"""Reasons against dry runs that traces may lift."""
 _FINAL = (KEEPS, NOT_THE_SAME, _DIFFERS)  # reasons for which one sample is enough
 LEAST_READ = 64  # samples before `give_up` judges the share that could not be read
 DEVIATING = 0.1  # share of such samples above which a data set is not read by dry runs
@@ -79,6 +110,94 @@ class Reading(NamedTuple):
         return sample
 
 
+class Trace:
+    """The operations on the images of a sample, recorded by a first call of the code that computes it.
+
+    Attributes:
+        roots: the files that were opened.
+        ends: the images that DALI computes.
+        sample: the sample, without pixels.
+        held: what has no pixels in the sample; None: only a second call of the code gives the sample.
+        needed: see `trace.TraceCall`.
+        unfollowed: why some images were not followed, as the end of "The data set …"; None if all were.
+    """
+
+    needed: int | None = None
+    unfollowed: str | None = None
+
+    def __init__(
+        self, roots: list[trace.Node], sample: Any, held: list[trace.Held] | None, results: Sequence[str]
+    ) -> None:
+        self.roots = roots
+        self.sample = sample
+        self.held = held
+        self.limit(results)
+
+    @property
+    def geometry(self) -> list[recorded.End]:
+        """The colour images that DALI resizes or cuts."""
+        return [end for end in self.ends if recorded.moved(end.output, self.roots[end.output.file].size)]
+
+    def limit(self, results: Sequence[str]) -> None:
+        """Let DALI's images end at these results at the latest; see `recorded.ends`."""
+        self.ends = recorded.ends(self.roots, results)
+
+    @property
+    def forms(self) -> recorded.Forms:
+        """The forms of DALI's images."""
+        return recorded.forms_of(self.ends, self.roots)
+
+    @classmethod
+    def of(cls, compute: Callable[[], Any], results: Sequence[str] = (), *, goes_on: bool) -> Trace:
+        """Call the code that computes a sample, and return the trace; see `trace.TraceCall`.
+
+        An exception ends the call. The second call meets it again.
+        """
+        call = trace.TraceCall(goes_on=goes_on)
+        sample, held = None, None
+        try:
+            with call:
+                sample = compute()
+            held = call.held(sample)
+        except (trace.Ended, Exception):
+            log.debug("a trace ended early", exc_info=True)
+        found = cls(call.roots, sample, held, results)
+        found.needed, found.unfollowed = call.needed, call.reason
+        return found
+
+    def filled(self, pixels: dict[trace.Node, Any]) -> Any:
+        """Return the sample with its pixels, if it is known what has none: once; `pixels` are the images of the `ends`.
+
+        What follows an end is computed here by the functions that the code called in its place.
+        """
+        for held in self.held or ():
+            held.fill(held.node.real(pixels))
+        return traced_array.without_lazy(self.sample)
+
+    def replayed(self, compute: Callable[[], Any], pixels: dict[trace.Node, Any]) -> Any:
+        """Call the code a second time, and return the sample; `pixels` are the images of the `ends`.
+
+        Raises:
+            Mismatch: the code did something else than in the first call.
+        """
+        call = trace.ReplayCall(self.roots, pixels)
+        with call:
+            sample = compute()
+        call.finish(sample)
+        return traced_array.without_lazy(sample) if call.gave_array else sample
+
+    def again(self) -> Trace:
+        """Return the trace for one more call of the code."""
+        for root in self.roots:
+            root.begin_again()
+        return self
+
+    @property
+    def path(self) -> str | None:
+        """The path of the first file; None if it has none."""
+        return next((root.opened.path for root in self.roots if root.opened is not None), None)
+
+
 @dataclass(frozen=True)
 class _Learnt:
     """The facts learnt about a data set; can be sent to workers.
@@ -87,11 +206,13 @@ class _Learnt:
         kind: the kind of the transform's input images: `PIL`, `TENSOR` or `ARRAY`.
         place: index of the transform among those that were found in the data set; None without a transform.
         functions: whether functions counted as transforms.
+        encoded: whether its images are opened from bytes, as the first one was, instead of a path.
     """
 
     kind: str
     place: int | None
     functions: bool
+    encoded: bool
 
 
 class OwnDataset:
@@ -105,15 +226,28 @@ class OwnDataset:
     Attributes:
         learnt: the facts about it; None if its samples cannot be read by dry runs.
         refusal: why they cannot be, as the end of "The data set …"; None if they can.
+        untraced: why traces cannot be used either, where that is known, as the end of "The data set …".
         path: the file that the user's own code opened last; None if that is not known.
+        by_rows: whether its batches are equal to their rows, so that it may be asked for single ones.
+        forms: what the operations on its images have in common, where they are followed by traces; else None.
+        traces: traces of the first samples, if there are `forms`.
+        goes_on: whether the first call of a trace goes on where pixels are needed; see `trace.TraceCall`.
     """
+
+    by_rows = False
 
     def __init__(self, dataset: Any, *, functions: bool = False, apart: bool = False) -> None:
         calls.install()
+        trace.install()
+        traced_array.install()
         self.dataset = dataset
         self.learnt: _Learnt | None = None
         self.refusal: str | None = "was not called yet"
         self.path: str | None = None
+        self.forms: recorded.Forms | None = None
+        self.untraced: str | None = None
+        self.traces: list[Trace] = []
+        self.goes_on = False
         self._functions = functions
         self.search(apart=apart)
         self._forms: set[Any] = set()  # structures of the samples that were the same both ways
@@ -121,11 +255,13 @@ class OwnDataset:
         self._read = self._unread = 0  # samples that could, and could not, be read since `learn`
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_view": None}
+        return {**self.__dict__, "_view": None, "traces": []}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         calls.install()
+        trace.install()
+        traced_array.install()
         self.search(apart=False)
 
     def search(self, *, apart: bool) -> None:
@@ -168,6 +304,8 @@ class OwnDataset:
         Raises:
             Exception: any exception of the user's code.
         """
+        if trace.following():
+            return self._view.dataset[key]
         call = RealCall(self.point, transform)
         dataset = self.dataset if self.learnt is None else self._view.dataset
         with call:
@@ -198,7 +336,13 @@ class OwnDataset:
         """Return an `OwnDataset` of a copy of the data set with the same facts."""
         other = OwnDataset(dataset, functions=self._functions)
         other.learnt, other.refusal, other.path, other._forms = self.learnt, self.refusal, self.path, self._forms
+        other.forms, other.untraced, other.goes_on = self.forms, self.untraced, self.goes_on
+        other.by_rows = self.by_rows
         return other
+
+    def proven(self, sample: Any) -> bool:
+        """Return whether samples of this structure were the same both ways."""
+        return form(sample) in self._forms
 
     def give_up(self) -> bool:
         """Return whether dry runs are to be given up because too many samples could not be read."""
@@ -240,6 +384,7 @@ class OwnDataset:
                 image, found = first_image(sample)
                 if image is not None:
                     check_colours(image, call)
+                    _check_class(image, call)
         reason: str | None = call.reason
         if reason is not None or image is None or not found:
             return reason or NOT_FOUND
@@ -251,7 +396,9 @@ class OwnDataset:
             return KEEPS
         return Reading(opened, sample, found, point)
 
-    def learn(self, earlier: OwnDataset | None = None, keys: Sequence[Any] | None = None) -> None:
+    def learn(
+        self, earlier: OwnDataset | None = None, keys: Sequence[Any] | None = None, *, batches: bool = False
+    ) -> None:
         """Find out whether the samples can be read by dry runs.
 
         This uses a copy, so that changes that the data set makes to itself have no effect.
@@ -259,9 +406,15 @@ class OwnDataset:
         Args:
             earlier: an earlier state of the data set that was examined: then a few samples are enough.
             keys: the sampler's keys; None: any index.
+            batches: whether the DataLoader asks it for whole batches, by `__getitems__`.
         """
         try:
             self._learn(earlier, keys)
+            if batches and (self.learnt is not None or self.forms is not None):
+                asked = spread(range(len(self.dataset)) if keys is None else keys, _PROVEN // 2)
+                self.by_rows = batches_are_rows(copied(self.dataset), asked)
+                if not self.by_rows:
+                    self.learnt, self.forms, self.refusal = None, None, BATCHES
         except Exception as error:  # the user's own classes may do anything; the loop meets it again
             log.info("%s cannot be examined", type(self.dataset).__name__, exc_info=True)
             self.learnt, self.refusal = None, unexamined(cause(error))
@@ -270,17 +423,147 @@ class OwnDataset:
         if earlier is not None and type(earlier.dataset) is type(self.dataset):
             self._forms = earlier._forms
             if earlier.refusal is not None:
-                self.refusal, self.path = earlier.refusal, earlier.path
+                self.refusal, self.untraced, self.path = earlier.refusal, earlier.untraced, earlier.path
                 return
+            if earlier.forms is not None:
+                self.learn_traces(keys, AGAIN)
+                if self.forms is not None:  # of fewer samples than the earlier ones
+                    self.forms = recorded.joined(earlier.forms, self.forms) or self.forms
+                    return
             self._try(AGAIN, keys, functions=earlier._functions)
         if self.learnt is None:
             self._try(_PROVEN, keys, functions=False)
+        if self._leaves_all():
+            self.learn_traces(keys)
+        if self.forms is not None:
+            return
         if plainly(self.refusal) in _OPAQUE:
             first = self.refusal
             self._try(_PROVEN, keys, functions=True)
             self.refusal = first if self.learnt is None else None
         self._functions = self.learnt is not None and self.learnt.functions
         self.search(apart=self._apart)
+
+    def _leaves_all(self) -> bool:
+        """Return whether the dry runs that were tried leave all transforms to the data set's own code."""
+        if self.learnt is None:
+            return plainly(self.refusal) in _TRACEABLE
+        program = examine(self.transform, self.kind).program
+        return program is not None and program.rest is not None and not program.steps
+
+    def learn_traces(self, keys: Sequence[Any] | None = None, samples: int = _PROVEN) -> None:
+        """Find out whether the operations on the samples' images can be followed by traces; see `forms`."""
+        copy = copied(self.dataset)
+        if copy is self.dataset:
+            return
+        trial = OwnDataset(copy)
+        if trial._view.failure is not None:
+            return
+        until = time.monotonic() + _TRACES_S
+        failed: Counter[str] = Counter()
+        traces: list[Trace] = []
+        with ChangeDetector(trial._view.dataset, trial._view.shared) as changes:
+            tried = spread(range(len(copy)) if keys is None else keys, samples)
+            trial.goes_on = any(map(trial._gains_by_going_on, tried[:AGAIN]))
+            for number, key in enumerate(tried):
+                if number >= AGAIN and time.monotonic() > until:
+                    break
+                found = trial._traced_both_ways(key, changes)
+                if isinstance(found, str):
+                    failed[found] += 1
+                    continue
+                traces.append(found)
+            turns = [(key, turn) for turn in range(1, _TURNS) for key in tried]
+            others = [trial._traced(key, turn) for key, turn in turns if time.monotonic() < until]
+        attributes(copy).clear()
+        forms, kept = _alike(traces)
+        if forms is not None:
+            results = [form.result for form in forms]
+            for other in others:
+                other.limit(results)
+                forms = recorded.joined(forms, other.forms) or forms
+        log.debug("%s: %d of %d traces, %s", type(self.dataset).__name__, len(kept), len(traces), dict(failed))
+        failures = sum(failed.values())
+        deviating = failures + len(traces) - len(kept)
+        if changes.reason is not None:
+            self.untraced = changes.reason
+        elif failures > DEVIATING * (len(traces) + failures):
+            reason = failed.most_common(1)[0][0]
+            self.untraced = None if reason == NO_IMAGE else reason
+        elif forms is None or deviating > DEVIATING * (len(traces) + failures):
+            self.untraced = _VARIED if traces else None
+        elif not recorded.gains(forms):
+            self.untraced = _only_decoded([*traces, *others])
+        else:
+            self.forms, self.traces = recorded.widened(forms), kept
+            self._forms, self.goes_on = self._forms | trial._forms, trial.goes_on
+            self.learnt, self.refusal, self.untraced, self.path = None, None, None, kept[0].path
+
+    def _gains_by_going_on(self, key: Any) -> bool:
+        """Return whether DALI computes more of a sample if the first call goes on where pixels are needed."""
+        self.goes_on = True
+        try:
+            longer = self._traced(key, 0)
+            if longer.needed is None:
+                return False
+            self.goes_on = False
+            return len(longer.geometry) > len(self._traced(key, 0).geometry)
+        finally:
+            self.goes_on = False
+
+    def _traced(self, key: Any, turn: int) -> Trace:
+        """Return the trace of a sample with other random numbers for each turn."""
+        seed = SEED + (turn << 32) + (key % (1 << 32) if type(key) is int else 0)
+        return Trace.of(partial(self._drawn, Streams(self.dataset), seed, key), goes_on=self.goes_on)
+
+    def _drawn(self, streams: Streams, seed: int, key: Any) -> Any:
+        """Compute a sample with these random numbers."""
+        streams.seed(seed)
+        return self._view.dataset[key]
+
+    def _traced_both_ways(self, key: Any, changes: ChangeDetector) -> Trace | str:
+        """Compute a sample with and without a trace; return the trace, or why it cannot be used."""
+        real: Any = None
+        seed = SEED + (key % (1 << 32) if type(key) is int else 0)
+        try:
+            compute = partial(self._drawn, Streams(self.dataset), seed, key)
+            real = compute()
+            calls.install()
+            changes.compare()
+            found = Trace.of(compute, goes_on=self.goes_on)
+            if not found.ends:
+                mode = next((root.form for root in found.roots), None)
+                return NO_IMAGE if mode is None else _UNDECODED.format(mode)
+            pixels = {end.node: end.node.given(end.node.real()) for end in found.ends}
+            if not all(end.output.moves(found.roots[end.output.file].real(), pixels[end.node]) for end in found.ends):
+                return _DIFFERS
+            replayed = found.replayed(compute, pixels)
+            changes.compare()
+            shape = None if found.held is None else form(found.sample)
+            if found.held is not None and equal(found.filled(pixels), real):
+                self._forms.add(shape)
+        except trace.Mismatch:
+            return self._repeated(key, seed, real) or _BY_PIXELS
+        except Exception as error:  # the loop meets it again, if it gets there
+            log.debug("a sample cannot be traced", exc_info=True)
+            return f"raises {type(error).__name__} where it is asked for {shown_key(key)}"
+        if not equal(replayed, real):
+            return self._repeated(key, seed, real) or _DIFFERS
+        return found if found.held is not None or self._gives_images(found, compute, pixels) else _DERIVED
+
+    def _gives_images(self, found: Trace, compute: Callable[[], Any], pixels: dict[trace.Node, Any]) -> bool:
+        """Return whether nothing but images differs in a sample whose images in colour are a little different."""
+        noisy = {end.node: _noisy(end.output, pixels[end.node]) for end in found.ends}
+        try:
+            once, other = (found.again().replayed(compute, each) for each in (pixels, noisy))
+        except trace.Mismatch:
+            return False
+        return only_images_differ(once, other)
+
+    def _repeated(self, key: Any, seed: int, real: Any) -> str | None:
+        """Return a reason if the data set's code does not give this sample again by itself."""
+        Streams(self.dataset).seed(seed)
+        return None if equal(self._view.dataset[key], real) else NOT_THE_SAME
 
     def _try(self, samples: int, keys: Sequence[Any] | None, *, functions: bool) -> None:
         copy = copied(self.dataset)
@@ -298,14 +581,36 @@ class OwnDataset:
         ]
         with ChangeDetector(view.dataset, [*view.shared, *map(attributes, helpers)]) as changes:
             refusal = trial._refusal(changes, spread(range(len(copy)) if keys is None else keys, samples))
-        self.refusal = changes.reason or refusal
-        if self.refusal == NO_IMAGE and not changes.opened and keeps_images(self.dataset):
-            self.refusal = IN_MEMORY
+        self.refusal = refusal if refusal in _CACHES else changes.reason or refusal
+        if refusal in (CACHED, NO_IMAGE):
+            self.refusal = self._of_cache(self.refusal, opened=changes.opened)
         # The copy may keep a method of its own, and would not release the files that it has opened.
         attributes(copy).clear()
         self.learnt = None if self.refusal is not None else trial.learnt
         self.path = trial.path
         self._forms = self._forms | trial._forms
+
+    def _of_cache(self, refusal: str | None, *, opened: bool) -> str | None:
+        """Return a refusal again, said more exactly where the data set keeps images; `opened`: it opened a file."""
+        total, kept = len(self.dataset), caches(self.dataset, self._view.is_from_user)
+        if refusal == CACHED:
+            small = [cache.most for cache in kept if cache.most is not None and cache.most < total]
+            if small and len(small) == len(kept):
+                return f"keeps only the last {min(small)} of its {total} images in an lru_cache"
+            return refusal
+        if refusal != NO_IMAGE or opened:
+            return refusal
+        return IN_MEMORY if keeps_images(self.dataset) or any(2 * one.kept >= total for one in kept) else refusal
+
+    def _kept(self, keys: Sequence[Any], changes: ChangeDetector) -> str:
+        """Return what a data set keeps that opens no image where it is asked for a sample again."""
+        for key in keys:
+            self.compute(key, None)
+        opened, changes.opened = False, False
+        for key in keys:
+            self.compute(key, None)
+            opened |= self._opened_any
+        return KEEPS if opened else ON_DISK if changes.opened else CACHED
 
     def _refusal(self, changes: ChangeDetector, keys: Sequence[Any]) -> str | None:
         reasons: Counter[str] = Counter()
@@ -321,6 +626,10 @@ class OwnDataset:
             except Exception as error:  # the loop meets it again, if it gets there
                 log.debug("a sample cannot be examined", exc_info=True)
                 reason = f"raises {type(error).__name__} where it is asked for {shown_key(key)}"
+            if reason in (CACHED, KEEPS):
+                reason = self._kept(keys[: 2 * AGAIN], changes)
+                if reason in _CACHES:
+                    return reason
             if changes.reason is not None or reason in _FINAL:
                 return changes.reason or reason
             if reason is not None:
@@ -347,12 +656,12 @@ class OwnDataset:
         if changes is not None:
             changes.compare()
         if isinstance(reading, str):
-            return KEEPS if reading == NO_IMAGE and self._opened_any else reading
+            return CACHED if reading == NO_IMAGE and self._opened_any else reading
         if self.learnt is None:
             place = next((k for k, point in enumerate(self._view.points) if point is reading.point), None)
             if place is None and reading.point is not None:
                 return NEW_TRANSFORM
-            self.learnt = _Learnt(reading.opened.kind, place, self._functions)
+            self.learnt = _Learnt(reading.opened.kind, place, self._functions, reading.opened.data is not None)
         if reading.opened.kind != self.learnt.kind:
             return "opens some images by another function"
         if injected is None:
@@ -361,6 +670,9 @@ class OwnDataset:
         seen = form(reading.sample)
         injected.begin(sample_keys(seed, 0, [number], [0]))
         dry = reading.filled(injected.run(as_opened(reading.opened), 0))
+        for left in values(dry):  # an image that the sample keeps beside the transformed one
+            if type(left) is LazyImage:
+                become(left)
         if not equal(dry, real):
             repeated = self._seeded(seed, injected, key)
             return _DIFFERS if equal(repeated, real) else NOT_THE_SAME
@@ -380,6 +692,69 @@ class OwnDataset:
                 return injected.run(image, 0)
 
         return self.compute(key, transform)
+
+
+def _only_decoded(traces: Sequence[Trace]) -> str:
+    """Return why DALI would do no more than decode."""
+    unfollowed = next((each.unfollowed for each in traces if each.unfollowed is not None), None)
+    if unfollowed is not None:
+        return unfollowed
+    left = Counter(name for each in traces if (name := recorded.first_left(each.roots)) is not None)
+    if left:
+        return _WHOLE.format(left.most_common(1)[0][0])
+    return _VARIED if any(recorded.cuts(each.roots) for each in traces) else _UNCUT
+
+
+def _check_class(image: Any, call: DryCall) -> None:
+    """Fail the dry run if an image that no transform gets is of a file's class, such as `JpegImageFile`."""
+    if call.reason is None and type(image) is LazyImage and image.format is not None:
+        call.fail(NOT_RGB, "it is returned as PIL.Image.open gives it")
+
+
+def _noisy(output: recorded.Output, image: Any) -> Any:
+    """Return an image in colour as another decoder might give it, off by at most one of 255; others as they are."""
+    if output.pixels != recorded.COLOUR:
+        return image
+    random = np.random.default_rng(SEED)
+    if isinstance(image, Image.Image):
+        values = np.asarray(image).astype(np.int16)
+        picture = Image.fromarray((values + random.integers(-1, 2, values.shape)).clip(0, 255).astype(np.uint8))
+        picture.info, picture.format = dict(image.info), image.format
+        return picture
+    is_tensor = isinstance(image, torch.Tensor)
+    values = image.numpy() if is_tensor else np.asarray(image)
+    made: Any
+    if values.dtype == np.uint8:
+        made = (values.astype(np.int16) + random.integers(-1, 2, values.shape)).clip(0, 255).astype(np.uint8)
+    else:
+        made = (values + random.uniform(-1, 1, values.shape) * min(map(abs, output.factor))).astype(values.dtype)
+    if not is_tensor:
+        return made
+    return torch.empty_strided(image.shape, image.stride(), dtype=image.dtype).copy_(torch.from_numpy(made))
+
+
+def _alike(traces: Sequence[Trace]) -> tuple[recorded.Forms | None, list[Trace]]:
+    """Return the forms that most of the traces share, and those traces."""
+    results: Sequence[str] = ()
+    for _ in range(_ROUNDS):
+        for found in traces:
+            found.limit(results)
+        common = Counter(recorded.outline(found.forms) for found in traces)
+        ordered = sorted(traces, key=lambda found: -common[recorded.outline(found.forms)])
+        forms: recorded.Forms | None = None
+        kept: list[Trace] = []
+        lower: Sequence[str] | None = None
+        for found in ordered:
+            both = found.forms if forms is None else recorded.joined(forms, found.forms)
+            if both is not None:
+                forms, kept = both, [*kept, found]
+            elif forms is not None and lower is None:
+                lower = recorded.lowered(forms, found.forms)
+        few = len(traces) - len(kept) <= DEVIATING * len(traces)
+        if few or lower is None or lower == results:
+            return forms, kept
+        results = lower
+    return None, []
 
 
 def spread(values: Sequence[Any], count: int) -> list[Any]:

@@ -14,6 +14,7 @@ from PIL import Image
 Place = tuple[Any, ...]
 """The path to a value inside a sample: indices, keys and names of fields."""
 
+_LEAST = 8  # pixels along an edge, for what counts as an image
 DEPTH = 6  # levels that are searched
 
 
@@ -85,6 +86,26 @@ def equal(a: Any, b: Any) -> bool:
         return bool(a == b)
     except Exception:  # noqa: BLE001 - the user's own type may raise anything; then the samples do not count as equal
         return False
+
+
+def only_images_differ(a: Any, b: Any, depth: int = DEPTH) -> bool:
+    """Return whether two samples differ in nothing but the values of images: arrays of at least two long dimensions."""
+    if equal(a, b):
+        return True
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, Image.Image):
+        return bool(a.mode == b.mode and a.size == b.size)
+    if isinstance(a, torch.Tensor | np.ndarray):
+        long = [length for length in a.shape if length >= _LEAST]
+        floats_or_bytes = a.dtype in (torch.uint8, np.uint8) or (
+            a.is_floating_point() if isinstance(a, torch.Tensor) else a.dtype.kind == "f"
+        )
+        return bool(a.shape == b.shape and a.dtype == b.dtype and len(long) > 1 and floats_or_bytes)
+    parts_a, parts_b = (list(_parts(one)) if depth else [] for one in (a, b))
+    if not parts_a or [key for key, _ in parts_a] != [key for key, _ in parts_b]:
+        return False
+    return all(only_images_differ(x, y, depth - 1) for (_, x), (_, y) in zip(parts_a, parts_b, strict=True))
 
 
 def _parts(value: Any) -> Iterator[tuple[Any, Any]]:

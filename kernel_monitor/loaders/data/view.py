@@ -26,6 +26,7 @@ from ..transforms.chain import COMPOSES, held
 from ..transforms.translate import find
 from . import calls
 from .calls import REPLACED, TransformPoint
+from .hugging_face import batch_function, is_hugging_face
 
 LONGEST = 100  # elements; longer containers hold samples, not transforms
 _DEEPEST = 6  # levels of nested objects that are searched
@@ -54,10 +55,13 @@ class View:
         self._functions = functions
         self.shared: list[Any] = []
         self.failure: str | None = None
+        self._batched: set[int] = set()  # ids of the functions of whole batches: they are searched, and no transforms
         self._known: dict[int, tuple[Any, Any]] = {}  # by id: the value, kept alive, and its replacement
         self._read: list[tuple[Callable[[], Any], Any]] = []  # lookup of a replaced object, and the object
         try:
-            self._home = type(dataset).__module__.partition(".")[0]
+            # The package of Hugging Face's data sets is a library like others; its user's part is the batch function.
+            hugging_face = is_hugging_face(type(dataset))
+            self._home = "__main__" if hugging_face else type(dataset).__module__.partition(".")[0]
             self.dataset = self._replaced(dataset, _DEEPEST)
         except Exception as error:  # the user's classes may raise anything
             log.info("%s cannot be examined", type(dataset).__name__, exc_info=True)
@@ -85,6 +89,10 @@ class View:
         """Return whether a value is an object of a class of the user's."""
         return not self._library(type(value).__module__)
 
+    def is_from_user(self, made: Any) -> bool:
+        """Return whether a class or function is the user's."""
+        return not self._library(made.__module__)
+
     def _replaced(self, value: Any, depth: int) -> Any:
         """Return the value with points in place of its transforms; the value itself if it holds no transform."""
         if id(value) in self._known:
@@ -98,17 +106,25 @@ class View:
             made = REPLACED[value]
         elif kind is types.BuiltinFunctionType:
             made = calls.replacement(value)
-        elif _is_transform(value) or (self._functions and depth < _DEEPEST and self._callable(value)):
+        elif kind is types.MethodType and id(value) in self._batched:
+            made = self._method(value, depth)
+        elif _is_transform(value) or (
+            self._functions and depth < _DEEPEST and id(value) not in self._batched and self._callable(value)
+        ):
             made = TransformPoint(value)
             self.points.append(made)
         elif kind is types.FunctionType:
             made = self._function(value, depth)
         elif issubclass(kind, functools.partial):
             function, named = self._replaced(value.func, depth - 1), self._replaced(value.keywords, depth - 1)
-            if function is not value.func or named is not value.keywords:
-                made = functools.partial(function, *value.args, **named)
+            args = self._replaced(value.args, depth - 1)
+            if function is not value.func or named is not value.keywords or args is not value.args:
+                made = functools.partial(function, *args, **named)
         elif kind in (dict, OrderedDict, list, tuple):
             made = self._container(value, depth) if len(value) <= LONGEST else value
+        elif is_hugging_face(kind):
+            self._batched.add(id(batch_function(value)))
+            made = self._object(value, depth)
         elif kind.__dictoffset__ and (kind is StandardTransform or not self._library(kind.__module__)):
             made = self._object(value, depth)
         self._known[id(value)] = value, made
@@ -163,6 +179,12 @@ class View:
         )
         made.__kwdefaults__ = function.__kwdefaults__
         return made
+
+    def _method(self, method: types.MethodType, depth: int) -> types.MethodType:
+        """Return the method of an object with points in place of its transforms."""
+        owner, function = self._replaced(method.__self__, depth - 1), method.__func__
+        made = self._function(function, depth) if type(function) is types.FunctionType else function
+        return method if owner is method.__self__ and made is function else types.MethodType(made, owner)
 
     def _object(self, value: Any, depth: int) -> Any:
         """Return an object of a derived class that shares the attributes, if some of these hold transforms."""

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import builtins
+import functools
 import io
 import threading
+import types
+from collections import OrderedDict, deque
 from collections.abc import Callable
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from PIL import Image
 from torch.utils.data import Dataset
 
-from ..attributes import attributes
+from ..attributes import attributes, global_names
 
 CHANGES = "changes its own attributes"
 WRITES = "writes files"
 FEW = 16  # kept samples that are checked
+_LRU = type(functools.lru_cache(len))
+_SEARCHED = 1000  # the most functions that are searched for caches
 LARGE = 100_000  # elements; longer containers of the module are not watched
 
 
@@ -80,6 +86,12 @@ def keeps_images(dataset: Any, depth: int = 2) -> bool:
     kept += [inner for value in kept if type(value) in (list, tuple) and len(value) < FEW for inner in value]
     for value in kept:
         kind = type(value)
+        if (
+            kind in (dict, OrderedDict)
+            and length <= 2 * len(value)
+            and all(map(_is_image, islice(value.values(), FEW)))
+        ):
+            return True
         if issubclass(kind, torch.Tensor | np.ndarray) and value.ndim > 2 and len(value) == length:
             return True
         if kind in (list, tuple) and len(value) == length and all(map(_is_image, value[:FEW])):
@@ -87,6 +99,50 @@ def keeps_images(dataset: Any, depth: int = 2) -> bool:
         if depth and issubclass(kind, Dataset) and keeps_images(value, depth - 1):
             return True
     return False
+
+
+class Cached(NamedTuple):
+    """A function with a cache of `functools`, which the data set's code names."""
+
+    kept: int  # results that it keeps now
+    most: int | None  # results that it keeps at most; None: any number
+
+
+def caches(dataset: Any, is_users: Callable[[Any], bool]) -> list[Cached]:
+    """Return the functions with a cache of `functools` that a data set's methods or attributes are, or that they name.
+
+    Functions that these name are searched, too; none of the user's code is run.
+
+    Args:
+        dataset: the user's data set.
+        is_users: returns whether a class or function is the user's own; libraries are not searched.
+    """
+    queue: deque[Any] = deque(attributes(dataset).values())
+    for kind in type(dataset).__mro__:
+        if is_users(kind):
+            queue.extend(vars(kind).values())
+    found: list[Cached] = []
+    seen: set[int] = set()
+    while queue and len(seen) < _SEARCHED:
+        value = queue.popleft()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if type(value) is _LRU:
+            found.append(Cached(value.cache_info().currsize, value.cache_info().maxsize))
+        elif type(value) in (types.FunctionType, types.MethodType) and is_users(value):
+            names, scope = global_names(value.__code__), value.__globals__
+            named = (scope.get(name) for name in names)
+            queue.extend(inner for inner in named if type(inner) in (_LRU, types.FunctionType))
+            queue.extend(cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell))
+    return found
+
+
+def _is_filled(cell: types.CellType) -> bool:
+    try:
+        return type(cell.cell_contents) in (_LRU, types.FunctionType)
+    except ValueError:  # not assigned yet
+        return False
 
 
 def _is_image(value: Any, depth: int = 3) -> bool:

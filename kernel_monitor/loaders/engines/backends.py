@@ -11,14 +11,19 @@ import torch
 from ...errors import BackendUnavailable
 from ...os_process import usable_cores
 from ...plugins import plugin
+from ..data.calls import CACHED
+from ..transforms import recorded
 from ..transforms.colour import Jitter
 from ..transforms.program import Program, share
+from ..transforms.recorded import Forms
 from .dali_batch import Batches, Work
 from .dali_engine import DEPTH as DALI_DEPTH
 from .dali_engine import DaliEngine
-from .dali_graph import OwnPipeline, Translated
+from .dali_graph import OwnPipeline, Parts, Translated
+from .dali_parts import PartBatches
+from .dali_trace import Recorded, TracedBatches, first_encoded
 from .engine import Engine, Setting, Spec, gpu, rest_in_workers
-from .rest_engine import Packing, RestEngine
+from .rest_engine import Packing, PartPacking, RestEngine
 from .synthetic import CONFIRM, SyntheticEngine
 from .synthetic import NAME as SYNTHETIC
 from .torch_engine import CAN_OFFER, NAME, InlineEngine, WorkersEngine
@@ -27,6 +32,14 @@ from .worker_start import why_not_sent
 _DALI_BATCH = 64  # samples, if the wrapped loader has no batch size; the pipeline grows
 
 
+_CACHED_BY_WORKERS = (
+    "keeps the images that it has decoded, in each worker for itself: once each worker keeps all nothing is decoded "
+    "any more, and a switch would make it slower"
+)
+_CACHED_FOR_AN_EPOCH = (
+    "keeps the images that it has decoded, but only until the epoch ends, as the loader's workers are new in each "
+    "epoch: set persistent_workers=True, or load the images in __init__"
+)
 _UNSEEDED = "What the data set draws is not seeded (seeded=False), so that DALI could not give the same samples."
 
 
@@ -50,19 +63,34 @@ def _dali(name: str, setting: Setting) -> Engine:
     device = gpu(setting) if name == "dali-gpu" else None
     if setting.own is not None:
         work = OwnPipeline(setting.own)
+    elif setting.forms is not None:
+        return _dali_engine(_traced_batches(name, setting, setting.forms, device), setting)
+    elif setting.others:
+        work = Parts(setting.programs, fused=setting.fused(device))
     elif setting.program is not None:
         work = Translated(setting.program, fused=setting.fused(device))
     else:
         raise BackendUnavailable(f"{name} cannot be used: {setting.refusal}")
     wrapped, keyed = setting.wrapped, setting.keyed
     in_workers = device is None and rest_in_workers(setting)
-    engine = DaliEngine(
-        (Packing if in_workers else Batches)(name, keyed, wrapped, work, device),
-        batch_size=wrapped.batch_size or _DALI_BATCH,
-        threads=setting.threads,
-        depth=setting.prefetch or DALI_DEPTH,
-    )
+    batches: Batches
+    if isinstance(work, Parts):
+        batches = (PartPacking if in_workers else PartBatches)(name, keyed, wrapped, work, device)
+    else:
+        batches = (Packing if in_workers else Batches)(name, keyed, wrapped, work, device)
+    engine = _dali_engine(batches, setting)
     return RestEngine(keyed, wrapped, engine, setting.workers, setting.prefetch) if in_workers else engine
+
+
+def _dali_engine(batches: Batches, setting: Setting) -> DaliEngine:
+    size, depth = setting.wrapped.batch_size or _DALI_BATCH, setting.prefetch or DALI_DEPTH
+    return DaliEngine(batches, batch_size=size, threads=setting.threads, depth=depth)
+
+
+def _traced_batches(name: str, setting: Setting, forms: Forms, device: int | None) -> Batches:
+    encoded = first_encoded(setting.keyed.source.traces)
+    work = Recorded(forms, encoded=encoded, fused=setting.fused(device))
+    return TracedBatches(name, setting.keyed, setting.wrapped, work, device)
 
 
 def _dali_missing() -> str | None:
@@ -86,21 +114,32 @@ def _no_dali(setting: Setting) -> str | None:
         return _UNSEEDED
     if setting.own is not None:  # it opens and transforms the files by itself
         return None
-    return setting.obstacle or setting.refusal
+    return _of_workers(setting) or setting.refusal
+
+
+def _of_workers(setting: Setting) -> str | None:
+    """Return the setting's obstacle, which for images that are kept depends on the loader's workers."""
+    obstacle, wrapped = setting.obstacle, setting.wrapped
+    if obstacle is None or setting.workers == 0 or CACHED not in obstacle:
+        return obstacle
+    return obstacle.replace(CACHED, _CACHED_BY_WORKERS if wrapped.persistent_workers else _CACHED_FOR_AN_EPOCH)
 
 
 def _no_dali_cpu(setting: Setting) -> str | None:
-    obstacle, program = _no_dali(setting), setting.program
-    if obstacle is not None or setting.own is not None or program is None or setting.workers == 0:
+    obstacle, programs = _no_dali(setting), setting.programs
+    if obstacle is not None or setting.own is not None or not programs or setting.workers == 0:
         return obstacle
     crowded = _too_few_cores(setting)
     # Colours of PIL images take DALI five to six times the CPU time (measured on processors of AMD and Intel).
-    if crowded is not None and any(isinstance(step, Jitter) and not step.cut for step in program.steps):
+    if crowded is not None and any(
+        isinstance(step, Jitter) and not step.cut for program in programs for step in program.steps
+    ):
         return (
             "ColorJitter takes DALI several times the CPU time that Pillow takes, and DALI would take it from the "
             f"loader's workers: {crowded}"
         )
-    return None if program.rest is None else _no_workers_for_rest(setting, program, crowded)
+    program = next((program for program in programs if program.rest is not None), None)
+    return None if program is None else _no_workers_for_rest(setting, program, crowded)
 
 
 def _too_few_cores(setting: Setting) -> str | None:
@@ -239,11 +278,16 @@ def availability_here() -> dict[str, Backend]:
 
 
 def _note(name: str, setting: Setting) -> str | None:
-    if not name.startswith("dali-") or setting.own is not None or setting.program is None:
+    program = next((program for program in setting.programs if program.rest is not None), None)
+    if not name.startswith("dali-") or setting.own is not None:
+        return None
+    if setting.forms is not None:
+        return recorded.share(setting.forms, "on the thread of the training loop")
+    if program is None:
         return None
     in_workers = name == "dali-cpu" and rest_in_workers(setting)
     where = "in the loader's workers" if in_workers else "on the thread of the training loop"
-    return share(setting.program, where)
+    return share(program, where)
 
 
 def resolve(name: str, backends: dict[str, Backend]) -> str:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -30,12 +31,12 @@ from ..data.structure import Place, put
 from ..plan import Fallback, Skipped, Slot
 from ..transforms.inject import as_kind
 from . import torch_engine
-from .dali_graph import OwnPipeline, Rows, Translated, feed, refused
+from .dali_graph import OwnPipeline, Parts, Rows, Translated, refused
 from .engine import Delivery, EngineFailed
 
 _MIXED = Facts(0, 0, "the data set gives some files as paths and some as bytes")
 
-Work = Translated | OwnPipeline  # what DALI computes
+Work = Translated | OwnPipeline | Parts  # what DALI computes
 Images = torch.Tensor | list[torch.Tensor]  # [n, ...], or n images [height, width, 3] in host memory
 
 
@@ -48,6 +49,7 @@ class Issued:
     paths: list[str]  # from the root; none where the data set gives encoded files
     facts: list[Facts]
     good: list[int]
+    chains: list[int] = field(default_factory=list)  # of `good`, the numbers of the transforms, if there are several
     scheduled: bool = False
 
     @property
@@ -74,13 +76,14 @@ class Batches:
         self._own_memory = device is None and wrapped.num_workers == 0
         self._files = FileTable(keyed.source.files)
         self._form: tuple[torch.Size, torch.dtype] | None = None  # of one image that DALI gave
-        self._example: torch.Tensor | None = None  # see `_like`
-        self._example_of: tuple[int, torch.dtype] | None = None  # epoch and default dtype in which it was made
+        self._examples: dict[int, torch.Tensor | None] = {}  # by number of the transform, see `_example`
+        self._examples_of: tuple[int, torch.dtype] | None = None  # epoch and default dtype in which they were made
 
     def look(self, slot: Slot, located: list[Located] | None = None) -> Issued:
         """Find a batch's files, unless they are given, and examine them."""
         source = self.keyed.source
         if located is None and self.keyed.asks_user:
+            source.read_ahead(map(slot.key, range(len(slot.indices))))
             with self.keyed.apart():
                 located = [self.keyed.locate(slot, row) for row in range(len(slot.indices))]
         elif located is None:
@@ -89,11 +92,12 @@ class Batches:
         if failing is not None:
             raise EngineFailed(failing)
         encoded = source.encoded
+        located = list(map(self._with_content, located)) if encoded else located
         paths = [] if encoded else [source.absolute(file.path) for file in located]
         if not (source.opens_plainly or self._own):
             facts = [Facts(0, 0, "the data set opens its files by a function of its own")] * len(located)
         elif encoded:
-            facts = [_MIXED if file.data is None else check_bytes(file.data) for file in located]
+            facts = [check_bytes(file.data or b"") for file in located]
         else:
             numbers = [file.number for file in located]
             seen = self._files.check_all(list(zip(numbers, paths, strict=True)))
@@ -106,6 +110,37 @@ class Batches:
         good = [row for row, fact in enumerate(facts) if fact.reason is None]
         return Issued(slot, located, paths, facts, good)
 
+    def trials(self, most: int) -> Iterator[Any]:
+        """Yield samples to try DALI with, out of the first `most`: those of which it is given the files."""
+        return (one for one in enumerate(self.keyed.source.first(most)) if self.trial([one]).good)
+
+    def trial(self, some: list[Any]) -> Issued:
+        """Return a batch of some `trials`."""
+        indices = [index for index, _ in some]
+        return self.look(Slot(0, 0, 0, indices, [0] * len(some)), [located for _, located in some])
+
+    def outgrown(self, _issued: Issued) -> bool:
+        """Return whether the pipeline is to be built anew for a batch, for more than it was made for."""
+        return False
+
+    def grow(self, issued: Issued) -> Issued:
+        """Make the work fit a batch that has outgrown it; return that batch, looked at again."""
+        return issued
+
+    def build(self, *, batch_size: int, threads: int) -> Any:
+        """Build a pipeline; see `Translated.build`."""
+        encoded = self.keyed.source.encoded
+        return self.work.build(batch_size=batch_size, threads=threads, device=self.device, encoded=encoded)
+
+    def _with_content(self, file: Located) -> Located:
+        """A sample with its file's content, where other parts of the data set give bytes."""
+        if file.data is not None or file.reason is not None:
+            return file
+        try:
+            return file._replace(data=self.keyed.source.content(file))
+        except OSError as error:
+            return file._replace(reason=f"cannot be read ({type(error).__name__})")
+
     def feed(self, pipeline: Any, issued: Issued) -> None:
         """Feed the good rows of a batch, and let DALI run."""
         good, slot, encoded = issued.good, issued.slot, not issued.paths
@@ -115,13 +150,14 @@ class Batches:
             np.array([slot.indices[row] for row in good], dtype=np.int64),
             np.array([fact.height for fact in facts], dtype=np.int64),
             np.array([fact.width for fact in facts], dtype=np.int64),
+            np.array(issued.chains, dtype=np.int64),
         )
         contents = [issued.located[row].data or b"" if encoded else os.fsencode(issued.paths[row]) for row in good]
-        feed(pipeline, contents, self.work.arrays(rows), encoded=encoded)
+        self.work.feed(pipeline, contents, rows, encoded=encoded)
         pipeline.schedule_run()
         issued.scheduled = True
 
-    def unpack(self, output: Any) -> Images:
+    def unpack(self, outputs: Sequence[Any]) -> Any:
         """A run's images as tensors, without a copy: the dynamic executor never writes to them again.
 
         Images for the rest of the transforms are copied to the host, once for the batch, if they are not there.
@@ -129,16 +165,10 @@ class Batches:
         Raises:
             EngineFailed: images that must have one size have several; the message has the remedy.
         """
-        if self.work.rest is not None:
-            if self.device is not None:
-                output = output.as_cpu()
-            return [from_dlpack(output[row]) for row in range(len(output))]
-        if not output.is_dense_tensor():
-            shapes = sorted({"x".join(map(str, shape)) for shape in output.shape()})
-            reason = f"its results have different sizes ({', '.join(shapes[:3])}); end it with a resize or a crop"
-            raise EngineFailed(str(refused(reason)))
-        images: torch.Tensor = from_dlpack(output.as_tensor())
-        self._form = images.shape[1:], images.dtype
+        (output,) = outputs
+        images = unpacked(output, self.work.rest, self.device)
+        if isinstance(images, torch.Tensor):
+            self._form = images.shape[1:], images.dtype
         return images
 
     def assemble(self, issued: Issued, images: Images | None, reasons: dict[int, str]) -> Delivery:
@@ -180,10 +210,7 @@ class Batches:
             # In the images' place a text, which takes the collate function the least time.
             rest = [pieces[row].filled("") if row in pieces else _filled(samples[row], places, "") for row in kept]
             return self._finally(_filled(default_collate(rest), places, merged))
-        if isinstance(images, torch.Tensor):
-            made: dict[int, Any] = {row: _formed(image, like) for row, image in zip(issued.good, images, strict=True)}
-        else:
-            made = {} if images is None else self._finished(images, issued)
+        made = {} if images is None else self._made(images, issued)
         if images is None and self._own:
             self._stacked(issued, samples, list(samples), places[0] if places else (0,))
         whole = [pieces[row].filled(made[row]) if row in pieces else samples[row] for row in kept]
@@ -191,13 +218,20 @@ class Batches:
             whole = self._moved(whole, pieces)
         return self._finally(self._collate.batch(whole, collate_seed(issued.slot)))
 
+    def _made(self, images: Images, issued: Issued) -> dict[int, Any]:
+        """Return DALI's images one by one, by row, as the collate function is given them."""
+        if isinstance(images, torch.Tensor):
+            like = self._like(issued)
+            return {row: formed(image, like) for row, image in zip(issued.good, images, strict=True)}
+        return self._finished(images, issued)
+
     def _finally(self, batch: Any) -> Any:
         return pin_memory(batch, "cuda") if self._pin else batch
 
     def _moved(self, samples: list[Any], pieces: dict[int, Any]) -> list[Any]:
         """Samples with their images on the engine's device, if they are tensors of one form."""
         places = next(iter(pieces.values())).places if pieces else [(0,)]
-        images = [_at(sample, places[0]) for sample in samples]
+        images = [image_at(sample, places[0]) for sample in samples]
         forms = {_form(image) for image in images}
         if len(forms) != 1 or None in forms:
             return samples
@@ -205,25 +239,28 @@ class Batches:
         return [_filled(sample, places, image.to(device)) for sample, image in zip(samples, images, strict=True)]
 
     def _like(self, issued: Issued) -> torch.Tensor | None:
+        return None if self._own or not issued.good else self._example(issued, issued.good[0])
+
+    def _example(self, issued: Issued, row: int, chain: int = 0) -> torch.Tensor | None:
         """An image of the torchvision path, whose type, dtype and layout DALI's are given; None where none is known.
 
         It is not derived from the transforms' names: the user's own are run on a blank image, once an epoch, as they
-        may be edited.
+        may be edited. `row` is that of a file, `chain` the number of its transform in `FileSource.chains`.
         """
-        if self._own or not issued.good:
-            return None
         now = issued.slot.epoch, torch.get_default_dtype()
-        if self._example_of != now:
-            row, injected = issued.good[0], self.keyed.injected(issued.slot)
+        if self._examples_of != now:
+            self._examples_of, self._examples = now, {}
+        if chain not in self._examples:
+            injected, kind = self.keyed.injected(issued.slot, chain), self.keyed.source.chains[chain].kind
             fact = issued.facts[row]
             blank: Any = Image.new("RGB", (fact.width, fact.height))
-            if self.keyed.source.kind == TENSOR:
+            if kind == TENSOR:
                 blank = torch.zeros(3, fact.height, fact.width, dtype=torch.uint8)
-            elif self.keyed.source.kind == ARRAY:
+            elif kind == ARRAY:
                 blank = np.zeros((fact.height, fact.width, 3), dtype=np.uint8)
             made = None if injected is None else injected.run(blank, row)
-            self._example_of, self._example = now, made if isinstance(made, torch.Tensor) else None
-        return self._example
+            self._examples[chain] = made if isinstance(made, torch.Tensor) else None
+        return self._examples[chain]
 
     def _finished(self, images: list[torch.Tensor], issued: Issued) -> dict[int, Any]:
         injected, rest = self.keyed.injected(issued.slot), self.work.rest
@@ -245,7 +282,7 @@ class Batches:
 
     def _stacked(self, issued: Issued, samples: dict[int, Any], rows: list[int], place: Place) -> torch.Tensor:
         """The torchvision path's images in one tensor, which must be of the form of DALI's."""
-        images = [_at(samples[row], place) for row in rows]
+        images = [image_at(samples[row], place) for row in rows]
         for row, image in zip(rows, images, strict=True):
             form = _form(image)
             if self._form is not None and form != self._form:
@@ -257,18 +294,32 @@ class Batches:
         return torch.stack(images)
 
 
+def unpacked(output: Any, rest: int | None, device: int | None) -> Images:
+    """A pipeline's images as tensors, as `Batches.unpack` returns them; `rest` is of its program."""
+    if rest is not None:
+        if device is not None:
+            output = output.as_cpu()
+        return [from_dlpack(output[row]) for row in range(len(output))]
+    if not output.is_dense_tensor():
+        shapes = sorted({"x".join(map(str, shape)) for shape in output.shape()})
+        reason = f"its results have different sizes ({', '.join(shapes[:3])}); end it with a resize or a crop"
+        raise EngineFailed(str(refused(reason)))
+    images: torch.Tensor = from_dlpack(output.as_tensor())
+    return images
+
+
 def _common_places(pieces: dict[int, Any], samples: dict[int, Any]) -> list[Place] | None:
     """Return where the image stands in all samples of a batch; None where that is not one place, or holds no tensor."""
     found = [piece.places for piece in pieces.values()]
     if not found or found.count(found[0]) < len(found):
         return None if pieces or not samples else [(0,)]
     for sample in samples.values():
-        if any(_form(_at(sample, place)) is None for place in found[0]):
+        if any(_form(image_at(sample, place)) is None for place in found[0]):
             return None
     return found[0]  # type: ignore[no-any-return]
 
 
-def _at(sample: Any, place: Place) -> Any:
+def image_at(sample: Any, place: Place) -> Any:
     """Return what stands at a place of a sample; None where there is no such place."""
     try:
         for key in place:
@@ -285,7 +336,7 @@ def _filled(sample: Any, places: list[Place], value: Any) -> Any:
     return sample
 
 
-def _formed(image: torch.Tensor, like: torch.Tensor | None) -> torch.Tensor:
+def formed(image: torch.Tensor, like: torch.Tensor | None) -> torch.Tensor:
     """One image as a collate function is given it: in memory of its own, as many other rows follow."""
     if like is None or like.shape != image.shape:
         return image.clone()

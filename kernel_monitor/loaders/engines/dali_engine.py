@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from ...errors import BackendUnavailable
-from ..data.file_source import Located
 from ..plan import Slot
 from . import process_end, worker_start
 from .dali_batch import Batches, Issued
@@ -41,7 +40,6 @@ class DaliEngine:
         self.name = batches.name
         self.depth = depth
         self.broken = False
-        self._source = batches.keyed.source
         self._batches = batches
         self._batch_size = batch_size
         self._threads = threads
@@ -86,13 +84,17 @@ class DaliEngine:
             slot = slot or self._pull()
             if slot is None:
                 return
-            if len(slot.indices) > self._batch_size:
+            issued = self._batches.look(slot)
+            grows = self._batches.outgrown(issued)
+            if grows or len(slot.indices) > self._batch_size:
                 if self._queue:
                     self._held = slot
                     return
-                self._batch_size, self._pipeline = len(slot.indices), None
+                self._batch_size, self._pipeline = max(self._batch_size, len(slot.indices)), None
+                if grows:
+                    issued = self._batches.grow(issued)
                 self.prepare()
-            self._issue(slot)
+            self._issue(issued)
 
     @property
     def waiting(self) -> int:
@@ -127,20 +129,15 @@ class DaliEngine:
 
     def _build(self) -> Any:
         """A pipeline that has run once; if it fails on some files, others are tried."""
-        files = self._first_files()
+        files = list(islice(self._batches.trials(_WARM_UP_SEARCH), WARM_UP * _WARM_UPS))
         failure: Exception | None = None
         step = min(WARM_UP, self._batch_size)
         for first in range(0, max(1, len(files)), step):
-            pipeline = self._batches.work.build(
-                batch_size=self._batch_size,
-                threads=self._threads,
-                device=self._batches.device,
-                encoded=self._source.encoded,
-            )
+            pipeline = self._batches.build(batch_size=self._batch_size, threads=self._threads)
             some = files[first : first + step]
             try:
                 if some:
-                    self._batches.feed(pipeline, self._trial(some))
+                    self._batches.feed(pipeline, self._batches.trial(some))
                     self._batches.unpack(self._outputs(pipeline))
             except EngineFailed:
                 raise
@@ -150,19 +147,10 @@ class DaliEngine:
             else:
                 return pipeline
         unavailable = BackendUnavailable(f"{self.name} fails on the first files: {failure and explained(failure)}")
-        unavailable.paths = tuple(self._trial(files).paths)
+        unavailable.paths = tuple(self._batches.trial(files).paths)
         raise unavailable from failure
 
-    def _first_files(self) -> list[tuple[int, Located]]:
-        good = (one for one in enumerate(self._source.first(_WARM_UP_SEARCH)) if self._trial([one]).good)
-        return list(islice(good, WARM_UP * _WARM_UPS))
-
-    def _trial(self, some: list[tuple[int, Located]]) -> Issued:
-        indices = [index for index, _ in some]
-        return self._batches.look(Slot(0, 0, 0, indices, [0] * len(some)), [located for _, located in some])
-
-    def _issue(self, slot: Slot) -> None:
-        issued = self._batches.look(slot)
+    def _issue(self, issued: Issued) -> None:
         self._queue.append(issued)
         if issued.good and self._error is None:
             try:
@@ -174,8 +162,7 @@ class DaliEngine:
         device = self._batches.device
         # Bound to torch's current stream: torch's work waits for DALI's, and the memory is reused after it.
         stream = {} if device is None else {"cuda_stream": torch.cuda.current_stream(device)}
-        (images,) = pipeline.outputs(**stream)
-        return images
+        return pipeline.outputs(**stream)
 
     def _recover(self) -> Delivery:
         """Build the pipeline anew, issue again what was under way, compute the oldest batch without DALI."""
@@ -195,7 +182,7 @@ class DaliEngine:
         self.prepare()
         oldest = self._batches.look(under_way[0])
         for slot in under_way[1:]:
-            self._issue(slot)
+            self._issue(self._batches.look(slot))
         self.pump()
         delivery = self._batches.assemble(oldest, None, dict.fromkeys(oldest.good, reason) | oldest.reasons)
         if delivery.error is not None or delivery.skipped:

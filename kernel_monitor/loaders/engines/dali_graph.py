@@ -11,6 +11,7 @@ import importlib.util
 import os
 import re
 import weakref
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ import numpy.typing as npt
 from ...errors import BackendUnavailable
 from ..transforms.operation import Graph
 from ..transforms.params import Ints, UInt64s, uniforms
-from ..transforms.program import Program, arrays
+from ..transforms.program import Program, arrays, distinct
 from . import process_end
 
 # Inputs: the bytes of each file's path, uint8[longest path], and their number, int32; or each file itself, uint8[1-D].
@@ -40,6 +41,8 @@ class Rows(NamedTuple):
     indices: Ints  # int64[n], in the data set
     heights: Ints  # heights, widths: int64[n], of the files' images, pixels
     widths: Ints
+    # int64[n], numbers of their transforms, see `FileSource.chains`; empty where there is one for all
+    chains: Ints = np.empty(0, dtype=np.int64)
 
 
 class Translated:
@@ -82,6 +85,10 @@ class Translated:
     def arrays(self, rows: Rows) -> Mapping[str, npt.NDArray[Any]]:
         """Return what the pipeline is fed for some samples, by the name of its input."""
         return arrays(self._program, rows.keys, rows.heights, rows.widths)
+
+    def feed(self, pipeline: Any, contents: Sequence[bytes], rows: Rows, *, encoded: bool) -> None:
+        """Feed some samples to the pipeline that was built; `contents` as in `feed`."""
+        feed(pipeline, contents, self.arrays(rows), encoded=encoded)
 
 
 def _preload() -> None:
@@ -288,6 +295,9 @@ class OwnPipeline:
     def arrays(self, rows: Rows) -> Mapping[str, npt.NDArray[Any]]:
         return {name: values(rows) for name, values in self._inputs.items()}
 
+    def feed(self, pipeline: Any, contents: Sequence[bytes], rows: Rows, *, encoded: bool) -> None:
+        feed(pipeline, contents, self.arrays(rows), encoded=encoded)
+
 
 def refused(reason: str) -> BackendUnavailable:
     """The error for a pipeline of the user's that cannot be used."""
@@ -300,3 +310,59 @@ def _wants(defined: Any, name: str) -> bool:
     except KeyError:
         return False
     return True
+
+
+# ---- Several pipelines, for the parts of a ConcatDataset that have different transforms.
+
+
+class Pipelines:
+    """Several built pipelines that are run and read as one."""
+
+    def __init__(self, each: list[Any]) -> None:
+        self.each = each
+        self._fed: deque[list[tuple[int, Ints]]] = deque()  # of each run: the pipelines' numbers, and their rows
+
+    def note(self, groups: list[tuple[int, Ints]]) -> None:
+        """Note the numbers of the pipelines that were fed, and which of a run's samples each was fed."""
+        self._fed.append(groups)
+
+    def schedule_run(self) -> None:
+        """Run those that were fed last."""
+        for number, _ in self._fed[-1]:
+            self.each[number].schedule_run()
+
+    def outputs(self, **options: Any) -> tuple[list[tuple[int, Ints, Any]]]:
+        """Return the oldest run: of each pipeline its number, its samples and its output."""
+        groups = self._fed.popleft()
+        return ([(number, rows, self.each[number].outputs(**options)[0]) for number, rows in groups],)
+
+
+class Parts:
+    """The work of several translated chains; those of equal programs share a pipeline.
+
+    Attributes:
+        works: the work of each pipeline.
+        numbers: for each chain, in the order of `FileSource.chains`, the number of its pipeline.
+    """
+
+    rest: int | None = None
+    rest_kind = "pil"
+
+    def __init__(self, programs: Sequence[Program], *, fused: bool) -> None:
+        found, self.numbers = distinct(programs)
+        self.works = [Translated(program, fused=fused) for program in found]
+
+    def build(self, *, batch_size: int, threads: int, device: int | None, encoded: bool) -> Pipelines:
+        """Build all pipelines; `batch_size` is the most that a run of all together is fed."""
+        options: dict[str, Any] = {"threads": threads, "device": device, "encoded": encoded}
+        return Pipelines([work.build(batch_size=batch_size, **options) for work in self.works])
+
+    def feed(self, pipeline: Pipelines, contents: Sequence[bytes], rows: Rows, *, encoded: bool) -> None:
+        """Feed each pipeline its samples."""
+        numbers = np.array(self.numbers, dtype=np.int64)[rows.chains]
+        groups = [(number, np.flatnonzero(numbers == number)) for number in np.unique(numbers).tolist()]
+        for number, some in groups:
+            chosen = [contents[k] for k in some.tolist()]
+            fed: dict[str, Any] = {name: column[some] for name, column in rows._asdict().items()}
+            self.works[number].feed(pipeline.each[number], chosen, Rows(**fed), encoded=encoded)
+        pipeline.note(groups)

@@ -21,10 +21,12 @@ from ..data.keyed_dataset import KeyedDataset
 from ..plan import Fallback, Skipped, Slot
 from ..random_streams import Streams
 from ..transforms.inject import Injected
-from ..transforms.program import Program
+from ..transforms.program import Program, distinct
+from ..transforms.recorded import Forms
 from ..transforms.translate import examine
 
 Pull = Callable[[], Slot | None]
+PIPELINES = 8  # of DALI, for the transforms of a ConcatDataset's parts; each has threads and memory of its own
 
 
 class EngineFailed(MonitorError):
@@ -148,9 +150,16 @@ class Setting:
     prefetch: int | None = None  # batches in flight, per worker or in all for DALI; None: each engine's usual number
     own: Callable[..., Any] | None = None  # the user's own DALI pipeline function, or None
     fused_decode: bool | None = None  # whether a crop that comes first is decoded alone; None: on the CPU
-    program: Program | None = None  # the data set's transform for DALI
+    program: Program | None = None  # the data set's transform for DALI; the first, if the parts have different ones
+    others: tuple[Program, ...] = ()  # those of the other transforms, in the order of `FileSource.chains`
+    forms: Forms | None = None  # the forms of the operations on its images, where traces follow them; no program then
     refusal: str | None = None  # why there is no program
     obstacle: str | None = None  # why only the data set itself may open its files, see `Examined`
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """The programs of all transforms, in the order of `FileSource.chains`; empty if some have none."""
+        return () if self.program is None else (self.program, *self.others)
 
     def fused(self, device: int | None) -> bool:
         """Return whether a crop that comes first is decoded alone (a ROI decode) on a CUDA device, or None, the CPU.
@@ -176,23 +185,35 @@ def setting(
 
 
 def translated(setting: Setting, examined: Examined) -> Setting:
-    """Return the setting with the data set as it was examined, its transform translated."""
-    if examined.refusal is not None or examined.failure is not None:
-        return replace(
-            setting,
-            program=None,
-            refusal=examined.refusal or _unexamined("transform", examined.failure),
-            obstacle=examined.obstacle,
+    """Return the setting with the data set as it was examined, its transforms translated."""
+    if examined.forms is not None:
+        obstacle = examined.obstacle or _unexamined("collate function", Streams(setting.wrapped.collate_fn).failure)
+        return replace(setting, program=None, others=(), forms=examined.forms, refusal=None, obstacle=obstacle)
+    setting = replace(setting, forms=None)
+    programs: list[Program] = []
+    refusal = _unexamined("transform", examined.failure)
+    for chain in examined.chains:
+        found = examine(chain.transform, chain.kind)
+        refusal = (
+            refusal
+            or _unexamined("transform", Injected(chain.transform, found.links).failure)
+            or _unexamined("collate function", Streams(setting.wrapped.collate_fn).failure)
+            or found.refusal
+            or _unexamined("transform", found.failure)
         )
-    found = examine(examined.transform, examined.kind)
-    refusal = (
-        _unexamined("transform", Injected(examined.transform, found.links).failure)
-        or _unexamined("collate function", Streams(setting.wrapped.collate_fn).failure)
-        or found.refusal
-        or _unexamined("transform", found.failure)
-    )
-    program = found.program if refusal is None else None
-    return replace(setting, program=program, refusal=refusal, obstacle=examined.obstacle)
+        if refusal is not None or found.program is None:
+            break
+        programs.append(found.program)
+    count = len(distinct(programs)[0])
+    if refusal is None and count > PIPELINES:
+        refusal = (
+            f"The parts of the ConcatDataset have {count} different transforms, and DALI runs a pipeline for each; "
+            f"{PIPELINES} at most."
+        )
+    if refusal is not None or not programs:
+        return replace(setting, program=None, others=(), refusal=refusal, obstacle=examined.obstacle)
+    first, *others = programs
+    return replace(setting, program=first, others=tuple(others), refusal=None, obstacle=examined.obstacle)
 
 
 def _unexamined(what: str, failure: str | None) -> str | None:
@@ -201,8 +222,8 @@ def _unexamined(what: str, failure: str | None) -> str | None:
 
 def rest_in_workers(setting: Setting) -> bool:
     """Return whether `dali-cpu` leaves a part of the transforms to workers, as the loader has some."""
-    program = setting.program
-    return setting.own is None and program is not None and program.rest is not None and setting.workers > 0
+    left = any(program.rest is not None for program in setting.programs)
+    return setting.own is None and left and setting.workers > 0
 
 
 def gpu(setting: Setting) -> int:

@@ -11,16 +11,18 @@ from collections import deque
 from typing import Any
 
 import numpy as np
+import torch
 from torch.utils.data import DataLoader
 
 from ..data.fingerprint import fingerprint
-from ..data.image_files import Decoded
+from ..data.image_files import DONE, Decoded, Start
 from ..data.keyed_dataset import KeyedDataset
 from ..data.worker_settings import Inherited
 from ..plan import Fallback, Slot
 from . import torch_engine
-from .dali_batch import Batches, Images, Issued
+from .dali_batch import Batches, Images, Issued, formed
 from .dali_engine import DaliEngine
+from .dali_parts import PartBatches
 from .engine import Delivery, EngineFailed, Pull
 from .torch_engine import PREFETCH, WorkersEngine
 
@@ -31,18 +33,23 @@ class Packing(Batches):
     """Packs DALI's images for a worker, instead of making a finished batch of them."""
 
     def assemble(self, issued: Issued, images: Images | None, reasons: dict[int, str]) -> Delivery:
-        slot, rest = issued.slot, self.work.rest
+        slot = issued.slot
         indices = np.asarray(slot.indices, dtype=np.int64)
         decoders = [torch_engine.NAME if row in reasons else self.name for row in range(len(indices))]
         delivery = Delivery(slot.number, indices, slot, decoders=decoders)
-        if images is not None and rest is not None:
-            delivery.batch = slot._replace(decoded=Decoded(rest, self.work.rest_kind, issued.good, list(images)))
+        if images is not None:
+            delivery.batch = slot._replace(decoded=Decoded(issued.good, *self._begun(images, issued)))
         delivery.fallbacks = [
             Fallback(slot.key(row), issued.located[row].path, reason) for row, reason in sorted(reasons.items())
         ]
         if images is None and issued.good:
             delivery.error = self._unreadable(issued)
         return delivery
+
+    def _begun(self, images: Images, issued: Issued) -> tuple[list[Start], list[torch.Tensor]]:
+        """Return for each image what the worker is still to do with it, and the images."""
+        start = Start(DONE if self.work.rest is None else self.work.rest, self.work.rest_kind)
+        return [start] * len(issued.good), list(images)
 
     def _unreadable(self, issued: Issued) -> Exception | None:
         """Return the error of the first unreadable file, which explains DALI's failure; None if all can be read."""
@@ -52,6 +59,20 @@ class Packing(Batches):
             except Exception as error:  # noqa: BLE001 - the worker meets it again, and reports it
                 return error
         return None
+
+
+class PartPacking(Packing, PartBatches):
+    """Packs the images of several pipelines; what DALI has finished is passed on by the worker as it is."""
+
+    def _begun(self, images: Images, issued: Issued) -> tuple[list[Start], list[torch.Tensor]]:
+        starts: list[Start] = []
+        found: list[torch.Tensor] = []
+        for row, chain, image in zip(issued.good, issued.chains, images, strict=True):
+            work = self.work_of(chain)
+            done = work.rest is None
+            starts.append(Start(DONE if work.rest is None else work.rest, work.rest_kind))
+            found.append(formed(image, self._example(issued, row, chain)) if done else image)
+        return starts, found
 
 
 class RestEngine:

@@ -342,7 +342,7 @@ class EnginePool:
             return {}
         setting, found = self._calibrated
         now = self.setting
-        stale = (setting.program, setting.fused_decode) != (now.program, now.fused_decode)
+        stale = (setting.programs, setting.forms, setting.fused_decode) != (now.programs, now.forms, now.fused_decode)
         return {} if stale or found.stopped else {DALI: found.state}
 
     def renew(self) -> None:
@@ -375,14 +375,20 @@ class EnginePool:
             setting = translated(self.setting, source.examine())
             encoded = source.encoded if any("threads" in SPECS[name].uses for name in self._engines) else None
             before = self.setting
-            same = (setting.program, setting.refusal) == (before.program, before.refusal)
+            same = (setting.programs, setting.forms) == (before.programs, before.forms)
+            same = same and setting.refusal == before.refusal
             same = same and setting.obstacle == before.obstacle
             if same and (encoded == self._encoded or None in (encoded, self._encoded)):
                 self._encoded = encoded
                 return
             self.setting, self._encoded = setting, None
             self._in_force = replace(
-                self._in_force, program=setting.program, refusal=setting.refusal, obstacle=setting.obstacle
+                self._in_force,
+                program=setting.program,
+                others=setting.others,
+                forms=setting.forms,
+                refusal=setting.refusal,
+                obstacle=setting.obstacle,
             )
             self._backends = availability(setting)
             dropped = [self._engines.pop(name) for name in list(self._engines) if name not in (TORCHVISION, RAY)]

@@ -6,6 +6,7 @@ batch's parameters for it, with the functions that the torchvision engine uses, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -97,3 +98,12 @@ def share(program: Program, where: str) -> str | None:
         return f"DALI {does}; what makes a batch of it runs {where}."
     more = f" and {len(left) - 1} more run" if len(left) > 1 else " runs"
     return f"DALI {does}; {left[0]}{more} {where}."
+
+
+def distinct(programs: Sequence[Program]) -> tuple[list[Program], list[int]]:
+    """Return the programs that differ, and for each program its number among them."""
+    found: list[Program] = []
+    for program in programs:
+        if program not in found:
+            found.append(program)
+    return found, [found.index(program) for program in programs]

@@ -1,0 +1,541 @@
+"""NumPy arrays in traces, and the functions of NumPy, OpenCV and albumentations that are followed on them.
+
+The transforms of albumentations run for real: they draw their numbers, and compute boxes and keypoints. Of those in
+`_FOLLOWED`, only the functions that compute pixels are replaced; any other transform gets real arrays.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from . import calls, trace
+from .lazy_array import LazyArray, decoded, is_lazy, with_real
+from .structure import places, put, values
+from .trace import ARRAY_RGB as RGB
+from .trace import BGR, CLASSES, FLOATS, Form, Node, Operation
+
+_ALL = slice(None)
+_TENSORS = {"uint8": torch.uint8, "float32": torch.float32}
+_Step = tuple[Operation, tuple[int, int], Form] | None
+
+
+class TracedArray(LazyArray):
+    """A lazy array of a trace, which becomes a real one at the first operation that is not followed.
+
+    It may be a part of another one. Then that is made real with it, as the two share their memory.
+
+    Args:
+        call: the call under way.
+        node: the image.
+        base: the array that this is a part of; None: it has memory of its own.
+        step: returns the part of the real base.
+        strides: bytes from one element to the next; None: those of an array with memory of its own.
+        planar: whether the channels are the first dimension.
+        packed: whether these then lie one after the other, in memory of their own.
+    """
+
+    def __init__(
+        self,
+        call: Any,
+        node: Node,
+        base: TracedArray | None = None,
+        step: Callable[[Any], Any] | None = None,
+        strides: tuple[int, ...] | None = None,
+        *,
+        planar: bool = False,
+        packed: bool = False,
+    ) -> None:
+        call.gave_array = True
+        self.__dict__.update(_call=call, _node=node, _base=base, _step=step, _planar=planar, _packed=packed)
+        self.__dict__["_strides"] = _packed_strides(self.shape, self.dtype.itemsize) if strides is None else strides
+
+    @property
+    def node(self) -> Node | None:
+        """The image; None if the channels come first, or there are pixels."""
+        return None if self.__dict__["_planar"] else self._lazy
+
+    @property
+    def _lazy(self) -> Node | None:
+        own = self.__dict__
+        if "_real" in own or (own["_base"] is not None and own["_base"]._lazy is None):
+            return None
+        node: Node = own["_node"]
+        return node
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        node = self._lazy
+        if node is None:
+            return self._pixels(None).shape  # type: ignore[no-any-return]
+        if node.form == CLASSES:
+            return node.size
+        return (3, *node.size) if self.__dict__["_planar"] else (*node.size, 3)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape))
+
+    @property
+    def dtype(self) -> Any:
+        if self._lazy is None:
+            return self._pixels(None).dtype
+        return np.dtype(np.float32 if self.__dict__["_node"].form == FLOATS else np.uint8)
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        found: tuple[int, ...] = self.__dict__["_strides"] if self._lazy is not None else self._pixels(None).strides
+        return found
+
+    @property
+    def _contiguous(self) -> bool:
+        packed = _packed_strides(self.shape, self.dtype.itemsize)
+        return all(
+            length == 1 or a == b for length, a, b in zip(self.shape, self.__dict__["_strides"], packed, strict=True)
+        )
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def _pixels(self, operation: str | None) -> Any:
+        own = self.__dict__
+        if "_real" not in own:
+            call: Any = own["_call"]
+            node: Node = own["_node"]
+            if own.get("_shared") and calls.current() == call:
+                raise trace.Mismatch if isinstance(call, trace.ReplayCall) else trace.Ended
+            if own["_base"] is not None:
+                real = own["_step"](own["_base"]._pixels(operation))
+            else:
+                under_way: Any = calls.current()
+                call.asking = operation or "np.array"
+                real = call.pixels_needed(node) if under_way is call else node.real()
+            own["_real"] = real
+        return own["_real"]
+
+    def fill(self, real: Any) -> None:
+        """Give it the pixels of its node."""
+        own = self.__dict__
+        own["_real"] = own["_step"](real) if own["_planar"] else real
+
+    # ---- What needs no pixels.
+
+    def copy(self, order: str = "C") -> Any:
+        node = self.node
+        if node is None or order != "C":
+            return self._pixels(".copy").copy(order)
+        return self._followed(_clone(np.copy), node.form)
+
+    def __copy__(self) -> Any:
+        return self.copy()
+
+    def transpose(self, *axes: Any) -> Any:
+        node = self.node
+        if node is None or node.form == CLASSES or axes not in ((2, 0, 1), ((2, 0, 1),), ([2, 0, 1],)):
+            return self._pixels(".transpose").transpose(*axes)
+        down, across, beside = self.__dict__["_strides"]
+        return TracedArray(self.__dict__["_call"], node, self, _planes, (beside, down, across), planar=True)
+
+    def __getitem__(self, key: Any) -> Any:
+        parts = self._parts(key)
+        if parts is None:
+            return self._pixels("indexing")[key]
+        (rows, columns, reverse), made = parts, self
+        (top, height, over), (left, width, across) = rows, columns
+        node = self.node
+        if (top, left, height, width) != (0, 0, *node.size):  # type: ignore[union-attr]
+            part = functools.partial(_part, (slice(top, top + height), slice(left, left + width)))
+            operation = Operation(("window", None), (top, left, height, width), part)
+            made = made._part_of(operation, node.form, (height, width))  # type: ignore[union-attr]
+        for vertical in [vertical for vertical, there in ((True, over), (False, across)) if there]:
+            key = (slice(None, None, -1),) if vertical else (_ALL, slice(None, None, -1))
+            if not is_lazy(made) or made.node is None:
+                made = made[key]
+                continue
+            made = made._part_of(Operation(("mirror", vertical), (), functools.partial(_part, key)), made.node.form)
+        if reverse:
+            key = (..., slice(None, None, -1))
+            if not is_lazy(made) or made.node is None:
+                return made[key]
+            operation = Operation(("reverse",), (), functools.partial(_part, key))
+            return made._part_of(operation, _reversed(made.node.form))
+        return self._part_of(None, "") if made is self else made
+
+    def _parts(self, key: Any) -> Any:
+        """Return (first, length, backwards) of an index for rows and columns, and whether it reverses the channels."""
+        node = self.node
+        keys = list(key) if isinstance(key, tuple) else [key]
+        if node is None or any(not isinstance(part, slice) and part is not Ellipsis for part in keys):
+            return None
+        if sum(part is Ellipsis for part in keys) > 1 or len(keys) > self.ndim + 1:
+            return None
+        if any(part is Ellipsis for part in keys):
+            at = next(number for number, part in enumerate(keys) if part is Ellipsis)
+            keys[at : at + 1] = [_ALL] * (self.ndim - len(keys) + 1)
+        keys += [_ALL] * (self.ndim - len(keys))
+        spans = []
+        for part, length in zip(keys[:2], node.size, strict=True):
+            start, stop, step = part.indices(length)
+            if step == 1 and stop > start:
+                spans.append((start, stop - start, False))
+            elif step == -1 and (start, stop) == (length - 1, -1):
+                spans.append((0, length, True))
+            else:
+                return None
+        reverse = False
+        if len(keys) == 3:
+            channels = keys[2].indices(3)
+            if channels not in ((0, 3, 1), (2, -1, -1)):
+                return None
+            reverse = channels[2] == -1
+            if reverse and node.form not in (RGB, BGR):
+                return None
+        return (*spans, reverse)
+
+    def _part_of(self, operation: Operation | None, form: Form, size: tuple[int, int] | None = None) -> Any:
+        """Return a part of this array, in the same memory."""
+        if operation is None:
+            return TracedArray(self.__dict__["_call"], self.__dict__["_node"], self, _itself, self.strides)
+        made = self._followed(operation, form, size)
+        if is_lazy(made):
+            back = {("mirror", True): 0, ("mirror", False): 1, ("reverse",): 2}.get(operation.kind)
+            strides = tuple(-step if axis == back else step for axis, step in enumerate(self.__dict__["_strides"]))
+            made.__dict__.update(_base=self, _step=operation.apply, _strides=strides)
+        return made
+
+    def _followed(self, operation: Operation, form: Form, size: tuple[int, int] | None = None) -> Any:
+        own = self.__dict__
+        return own["_call"].follow(own["_node"], operation, own["_node"].size if size is None else size, form)
+
+    # ---- Functions.
+
+    def called(self, function: Any, others: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Return the result of a function that copies the array or gives a part of it; else NotImplemented."""
+        own = self.__dict__
+        if self._lazy is None:
+            return NotImplemented
+        name = function.__name__
+        if function is torch.from_numpy:
+            return self.as_tensor(function, others, named)
+        if function in calls.COPIES or name == "ensure_contiguous_output":
+            if others or named.keys() - {"dtype"} or named.get("dtype") not in (None, np.uint8, "uint8"):
+                return NotImplemented
+            if named and self.dtype != np.uint8:
+                return NotImplemented
+            contiguous = self._contiguous
+            if own["_planar"] and function is np.array:
+                return NotImplemented  # which keeps the order of the dimensions in memory
+            if function is not np.array and (contiguous or function is np.asarray):
+                return self
+            if own["_planar"]:
+                apart = TracedArray(own["_call"], own["_node"])  # changes of the base in place do not reach the copy
+                step = functools.partial(_packed, own["_step"])
+                return TracedArray(own["_call"], own["_node"], apart, step, planar=True, packed=True)
+            return self._followed(_clone(np.ascontiguousarray if contiguous else np.array), own["_node"].form)
+        if self.node is None or named:
+            return NotImplemented
+        if function is np.copy and not others:
+            return self.copy()
+        if function is np.transpose and others in (((2, 0, 1),), ([2, 0, 1],)):
+            return self.transpose(2, 0, 1)
+        key = _KEYS.get(function)
+        return self[key] if key is not None and not others else NotImplemented
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        own = self.__dict__
+        if args and args[0] is self and own["_call"] is calls.current():
+            others, named, called = args[1:], kwargs, func
+            axis = (*others, *named.values())
+            if func is np.flip and axis in ((0,), (1,)):
+                called, others, named = (np.flipud, np.fliplr)[axis[0]], (), {}
+            found = self.called(called, others, named)
+            if found is not NotImplemented:
+                return found
+        return with_real(func, args, kwargs)
+
+    def as_tensor(self, function: Any, others: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Return the result of a function of torch."""
+        own = self.__dict__
+        node = self._lazy
+        copies = function is torch.tensor
+        followed = function in (torch.from_numpy, torch.as_tensor, torch.tensor) and not others and not named
+        contiguous = own["_base"]._contiguous if own["_planar"] and not own["_packed"] else self._contiguous
+        if node is None or not followed or not contiguous or (node.form != CLASSES and not own["_planar"]):
+            return with_real(function, (self, *others), named)
+        height, width = node.size
+        dtype = torch.float32 if node.form == FLOATS else torch.uint8
+        if node.form == CLASSES:
+            form: Form = ((height, width), (width, 1), dtype)
+        elif own["_packed"] or copies:
+            form = ((3, height, width), (height * width, width, 1), dtype)
+        else:
+            form = ((3, height, width), (1, 3 * width, 3), dtype)
+        apply = functools.partial(_as_tensor, function, own["_step"] if own["_planar"] else None)
+        array: TracedArray | None = None if copies else self
+        while array is not None:  # a change of the tensor in place would change these
+            array.__dict__["_shared"] = True
+            array = array.__dict__["_base"]
+        return own["_call"].follow(node, Operation(("planes",), (), apply), node.size, form)
+
+
+_KEYS = {np.flipud: (slice(None, None, -1),), np.fliplr: (_ALL, slice(None, None, -1))}
+
+
+def _given(function: Any, others: tuple[Any, ...], named: dict[str, Any]) -> Callable[[Any], Any]:
+    """Return the function of an image with these arguments besides it."""
+    return lambda image: function(image, *others, **named)
+
+
+def _packed_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Return the strides of an array whose elements lie one after the other."""
+    strides = [itemsize]
+    for length in shape[:0:-1]:
+        strides.insert(0, strides[0] * length)
+    return tuple(strides)
+
+
+def _clone(function: Any) -> Operation:
+    return Operation(("clone",), (), function)
+
+
+def _reversed(form: Form) -> Form:
+    return BGR if form == RGB else RGB
+
+
+def _itself(array: Any) -> Any:
+    return array[...]
+
+
+def _part(key: Any, array: Any) -> Any:
+    return array[key]
+
+
+def _planes(array: Any) -> Any:
+    return array.transpose(2, 0, 1)
+
+
+def _packed(step: Callable[[Any], Any], array: Any) -> Any:
+    return np.ascontiguousarray(step(array))
+
+
+def _as_tensor(function: Any, step: Callable[[Any], Any] | None, array: Any) -> Any:
+    return function(array if step is None else step(array))
+
+
+def without_lazy(sample: Any) -> Any:
+    """Return a sample with real arrays in place of the lazy ones."""
+    for value in [value for value in values(sample) if is_lazy(value)]:
+        real = decoded(value)
+        for place in list(places(sample, value)):
+            sample = put(sample, place, real)
+    return sample
+
+
+# ---- Functions of NumPy and OpenCV.
+
+
+def _array(node: Node, function: Any, others: Any, named: Any) -> _Step:
+    """Follow a function that makes an array of an image of Pillow."""
+    if others or named.keys() - {"dtype", "copy"} or named.get("dtype") not in (None, np.uint8, "uint8"):
+        return None
+    if named.get("copy") is False or node.form not in ("RGB", "L", "P"):
+        return None
+    form = RGB if node.form == "RGB" else CLASSES
+    return Operation(("array",), (), _given(function, others, named)), node.size, form
+
+
+def _image(node: Node, function: Any, others: Any, named: Any) -> _Step:
+    if node.form not in (RGB, BGR, CLASSES) or others or named:
+        return None
+    return Operation(("pillow",), (), function), node.size, "L" if node.form == CLASSES else "RGB"
+
+
+_EXCHANGE = 4  # cv2.COLOR_BGR2RGB, which is COLOR_RGB2BGR
+_RESIZES = {0: "nearest of OpenCV", 1: "linear"}  # cv2.INTER_NEAREST, INTER_LINEAR
+
+
+def _colours(node: Node, function: Any, others: Any, named: Any) -> _Step:
+    if (*others, *named.values()) != (_EXCHANGE,) or named.keys() - {"code"} or node.form not in (RGB, BGR):
+        return None
+    apply = _given(function, others, named)
+    return Operation(("reverse",), (), apply), node.size, _reversed(node.form)
+
+
+def _resized(node: Node, height: Any, width: Any, interpolation: Any, apply: Callable[[Any], Any]) -> _Step:
+    size = operator.index(height), operator.index(width)
+    if min(size) <= 0 or node.form not in (RGB, BGR, CLASSES):
+        return None
+    if size == node.size:
+        return _clone(apply), size, node.form
+    name = _RESIZES.get(interpolation, f"{interpolation} of OpenCV")
+    return Operation(("resize", name), size, apply), size, node.form
+
+
+def _cv2_resize(node: Node, function: Any, others: Any, named: Any) -> _Step:
+    given = dict(zip(("dsize", "dst", "fx", "fy", "interpolation"), others, strict=False)) | named
+    if given.keys() - {"dsize", "interpolation"} or given.get("dsize") is None:
+        return None
+    width, height = given["dsize"]
+    apply = _given(function, others, named)
+    return _resized(node, height, width, given.get("interpolation", 1), apply)
+
+
+def _cv2_flip(node: Node, function: Any, others: Any, named: Any) -> _Step:
+    code = (*others, *named.values())
+    if code not in ((0,), (1,)) or named.keys() - {"flipCode"}:
+        return None
+    apply = _given(function, others, named)
+    return Operation(("mirror", code == (0,)), (), apply), node.size, node.form
+
+
+def _cv2_border(node: Node, function: Any, others: Any, named: Any) -> _Step:
+    names = ("top", "bottom", "left", "right", "borderType", "dst", "value")
+    given = dict(zip(names, others, strict=False)) | named
+    if given.keys() - set(names) or given.get("dst") is not None or given.get("borderType") != 0:
+        return None
+    apply = _given(function, others, named)
+    # A number fills the first channel alone.
+    value = given.get("value")
+    value = (value, 0, 0) if isinstance(value, (int, float)) and node.form != CLASSES else value
+    return _padded(node, [given[name] for name in names[:4]], value, apply)
+
+
+def _padded(node: Node, sides: list[int], fill: Any, apply: Callable[[Any], Any]) -> _Step:
+    top, bottom, left, right = sides
+    if node.form not in (RGB, BGR, CLASSES) or min(top, bottom, left, right) < 0:
+        return None
+    values = [0] if fill is None else list(fill) if isinstance(fill, (list, tuple, np.ndarray)) else [fill]
+    if any(not 0 <= value <= 255 or int(value) != value for value in values):
+        return None
+    if node.form == CLASSES:
+        filled: Any = int(values[0]) if values else 0
+    else:
+        filled = tuple(int(value) for value in (values * 3 if len(values) == 1 else [*values, 0, 0, 0])[:3])
+    height, width = node.size[0] + top + bottom, node.size[1] + left + right
+    return trace.windowed(node, -top, -left, height, width, apply, filled)
+
+
+# ---- albumentations.
+
+_FOLLOWED = frozenset(
+    {"Resize", "RandomScale", "LongestMaxSize", "SmallestMaxSize", "RandomResizedCrop", "RandomSizedCrop"}
+    | {"Pad", "PadIfNeeded", "RandomCrop", "CenterCrop", "Crop", "RandomCropFromBorders", "NoOp"}
+    | {"BBoxSafeRandomCrop", "RandomSizedBBoxSafeCrop", "AtLeastOneBBoxRandomCrop", "RandomCropNearBBox"}
+    | {"HorizontalFlip", "VerticalFlip", "Normalize", "ToTensorV2"}
+)
+"""Transforms whose pixels are computed by the functions that are followed."""
+
+
+def _resize(node: Node, function: Any, others: Any, named: Any) -> _Step:
+    given = dict(zip(("target_shape", "interpolation"), others, strict=False)) | named
+    height, width = given["target_shape"][:2]
+    apply = _given(function, others, named)
+    return _resized(node, height, width, given["interpolation"], apply)
+
+
+def _pad(node: Node, function: Any, others: Any, named: Any) -> _Step:
+    names = ("h_pad_top", "h_pad_bottom", "w_pad_left", "w_pad_right", "border_mode", "value")
+    given = dict(zip(names, others, strict=False)) | named
+    if given["border_mode"] != 0:
+        return None
+    value = given["value"]
+    if isinstance(value, int) and node.form != CLASSES:  # OpenCV fills the first channel alone
+        value = (value, 0, 0)
+    apply = _given(function, others, named)
+    return _padded(node, [given[name] for name in names[:4]], value, apply)
+
+
+def _flip(node: Node, function: Any, others: Any, named: Any, *, vertical: bool) -> _Step:
+    if others or named:
+        return None
+    return Operation(("mirror", vertical), (), function), node.size, node.form
+
+
+def _normalize(node: Node, function: Any, others: Any, named: Any) -> _Step:
+    given = dict(zip(("mean", "denominator"), others, strict=False)) | named
+    mean, factor = (_three(given.get(name)) for name in ("mean", "denominator"))
+    if node.form not in (RGB, BGR) or mean is None or factor is None or 0.0 in factor:
+        return None
+    apply = _given(function, others, named)
+    return Operation(("scale",), (*mean, *factor), apply), node.size, FLOATS
+
+
+def _three(value: Any) -> tuple[float, ...] | None:
+    found = np.asarray(value, dtype=np.float64).reshape(-1).tolist() if value is not None else []
+    found = found * 3 if len(found) == 1 else found
+    return tuple(found) if len(found) == 3 else None
+
+
+def install() -> None:
+    """Replace the functions of the modules imported so far, each once in a process."""
+    trace.LAZY.update(dict.fromkeys((RGB, BGR, CLASSES, FLOATS), TracedArray))
+    trace.FUNCTIONS.update(dict.fromkeys(calls.COPIES, _array))
+    trace.FUNCTIONS[calls.original_fromarray()] = _image
+    cv2: Any = sys.modules.get("cv2")
+    if cv2 is not None:
+        trace.FUNCTIONS |= {cv2.cvtColor: _colours, cv2.resize: _cv2_resize, cv2.flip: _cv2_flip}
+        trace.FUNCTIONS[cv2.copyMakeBorder] = _cv2_border
+    if "albumentations" in sys.modules:
+        _install_albumentations()
+
+
+def _install_albumentations() -> None:
+    modules = sys.modules
+    interface: Any = modules.get("albumentations.core.transforms_interface")
+    geometric: Any = modules.get("albumentations.augmentations.geometric.functional")
+    flips: Any = modules.get("albumentations.augmentations.geometric.flip")
+    pixels: Any = modules.get("albumentations.augmentations.pixel.transforms")
+    tensors: Any = modules.get("albumentations.pytorch.transforms")
+    if tensors is not None and getattr(tensors, "torch", None) is torch:
+        tensors.torch = calls.torch_view()
+    if any(module is None for module in (interface, geometric, flips, pixels)):
+        return
+    base: Any = getattr(interface, "BasicTransform", None)
+    names = (geometric, "resize"), (geometric, "pad_with_params"), (flips, "hflip"), (flips, "vflip")
+    others = (pixels, "normalize"), (interface, "ensure_contiguous_output"), (base, "update_transform_params")
+    if any(not hasattr(module, name) for module, name in (*names, *others)):
+        return  # another version
+    if hasattr(base.update_transform_params, "_followed"):
+        return
+    trace.replace_function((geometric,), "resize", _resize)
+    trace.replace_function((geometric,), "pad_with_params", _pad)
+    trace.replace_function((flips,), "hflip", functools.partial(_flip, vertical=False))
+    trace.replace_function((flips,), "vflip", functools.partial(_flip, vertical=True))
+    trace.replace_function((pixels,), "normalize", _normalize)
+    trace.replace_function((interface,), "ensure_contiguous_output", _unfollowed)
+    base.update_transform_params = _with_real_arrays(base.update_transform_params)
+
+
+def _unfollowed(_node: Node, _function: Any, _others: Any, _named: Any) -> _Step:
+    """Follow nothing: `TracedArray.called` does."""
+    return None
+
+
+def _with_real_arrays(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of a transform that gives it real arrays, unless it is one of the transforms that are followed.
+
+    It is called when the transform is to be applied, before anything looks at its data.
+    """
+
+    @functools.wraps(original)
+    def update_transform_params(self: Any, params: dict[str, Any], data: dict[str, Any]) -> Any:
+        call = calls.current()
+        if call is not None and call.gave_array:
+            kind = type(self)
+            if kind.__name__ not in _FOLLOWED or not kind.__module__.startswith("albumentations."):
+                for key, value in data.items():
+                    data[key] = decoded(value)
+        return original(self, params, data)
+
+    update_transform_params._followed = True  # type: ignore[attr-defined]
+    return update_transform_params
