@@ -126,6 +126,7 @@ def ran(name: str) -> Any:
 
 quickstart, own_pipeline, recorded_session = ran("quickstart"), ran("own_pipeline"), ran("recorded_session")
 cpu_machines, published_tables, many_ranks = ran("cpu_machines"), ran("published_tables"), ran("many_ranks")
+segmentation = ran("segmentation")
 
 
 def test_there_are_notebooks() -> None:
@@ -341,3 +342,29 @@ def test_a_slow_rank_is_named_and_one_click_switches_both(many_ranks: Run) -> No
     ((once, length),) = re.findall(counted, many_ranks.printed)
     assert (int(once), int(length)) == (IMAGES, IMAGES)
     assert "export KERNEL_MONITOR_JOIN=" in many_ranks.printed
+
+
+def test_masks_are_the_same_before_and_after_the_swap(segmentation: Run) -> None:
+    swaps = re.findall(r"^(\S+) → (\S+) at batch \d+ of epoch \d+, ", segmentation.of_cell("compare"), re.MULTILINE)
+    ((source, target),) = swaps
+    assert source == "torchvision"
+    assert target in ("dali-cpu", "dali-gpu")
+    assert "last epoch: 80 of 80 samples, 0 lost, 0 doubled; 0 left to their own code" in segmentation.printed
+    after = segmentation.of_cell("after")
+    (difference,) = re.findall(
+        rf"^torchvision and {target}: masks equal; images differ by ([\d.]+) of 255 on average$", after, re.MULTILINE
+    )
+    assert float(difference) < 1
+    (decoders,) = re.findall(r"^decoded by \{(.*)\}$", after, re.MULTILINE)
+    assert re.fullmatch(rf"'{target}': \d+", decoders), decoders
+    right = [
+        int(share) for share in re.findall(r"^epoch .* (\d+)% of the pixels right", segmentation.printed, re.MULTILINE)
+    ]
+    assert right[-1] > 60
+
+
+def test_the_shift_in_utilisation_is_shown(segmentation: Run) -> None:
+    table = segmentation.of_cell("compare")
+    assert re.search(r"^ +torchvision +dali-\w+$", table, re.MULTILINE)
+    for row in ("images/s", "waiting for data", "CPU time per image", "cores busy"):
+        assert re.search(rf"^{row} +[\d.]+ ?(?:%|ms)? +[\d.]+ ?(?:%|ms)?$", table, re.MULTILINE), table
