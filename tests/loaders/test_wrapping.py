@@ -120,6 +120,16 @@ def test_a_framework_that_makes_loaders_anew_is_told_so(make: Make) -> None:
         type(loader)(dataset=loader.dataset, batch_size=4, shuffle=False)  # type: ignore[call-arg,unused-ignore]
 
 
+class ByIndex(Stream):
+    """As the data sets of MosaicML Streaming and LitData: their samples have an index, their order is their own."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
 class Shard(DataLoader[Any]):
     """As accelerate's DataLoaderShard: what comes out is not what a DataLoader gives."""
 
@@ -132,6 +142,8 @@ def test_what_has_no_plan_to_follow_is_watched_and_says_why(folder: Path) -> Non
     cases: list[tuple[DataLoader[Any], str, list[int]]] = [
         (DataLoader(Stream(), batch_size=2), "The data set is iterable-style", [2, 1]),
         (DataLoader(Rows(), batch_size=None), r"The DataLoader gives single samples \(batch_size=None\)", [1] * 3),
+        (DataLoader(ByIndex(), batch_size=2), r"The data set is iterable-style: .+: ByIndex has both, so that", [2, 1]),
+        (Shard(Stream()), "The data set is iterable-style", []),
         (Shard(images, batch_size=4), "Shard iterates in a way of its own", []),
     ]
     for plain, reason, counts in cases:

@@ -93,7 +93,7 @@ def test_the_interface_and_the_package_list_the_same_names() -> None:
     """Packages that it names have names of their own there."""
     import kernel_monitor
 
-    listed = set(re.findall(r"\bkernel_monitor\.([a-z]\w*)", text("docs/interface.md")))
+    listed = set(re.findall(r"\bkernel_monitor\.([A-Za-z]\w*)", text("docs/interface.md")))
     packages = {path.stem for path in (ROOT / "kernel_monitor").iterdir()} - set(kernel_monitor.__all__)
     assert listed - packages == set(kernel_monitor.__all__) - {"__version__"}
 

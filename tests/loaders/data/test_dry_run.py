@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from kernel_monitor.loaders.data.calls import IN_MEMORY, NO_IMAGE, PIXELS
 from kernel_monitor.loaders.data.dry_call import DryCall, LazyImage
 from kernel_monitor.loaders.data.own_dataset import OwnDataset
 
+from ..conftest import switch_to
 from ..photos import Photos
 from .datasets import RUNNABLE, Case, as_written
 from .datasets.folder import photos
@@ -132,29 +134,49 @@ def twice(image: Any, photos: Photos) -> Any:
     return photos.transform(photos.transform(image.convert("RGB")))
 
 
+class Doing(Photos):
+    second = transforms.RandomHorizontalFlip()
+
+    def __init__(self, paths: list[Path], transform: Any, does: Any) -> None:
+        super().__init__(paths, transform)
+        self.does = does
+
+    def __getitem__(self, index: int) -> Any:
+        return self.does(Image.open(self.paths[index]), self)
+
+
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 @pytest.mark.parametrize(
     ("does", "reason"),
     [
         (a_loaded, "works on the pixels itself (.rotate)"),
         (a_library, "works on the pixels itself (PIL.ImageOps.fit)"),
-        (a_function, "works on the pixels itself (torchvision.transforms.functional.resize)"),
         (through_gray, "is not made RGB (.convert('L') comes first)"),
-        (one_after_the_other, "uses more than one transform"),
-        (twice, "calls its transform twice for a sample"),
     ],
 )
 def test_the_reason_names_the_call(root: Path, does: Any, reason: str) -> None:
-    class Doing(Photos):
-        second = transforms.RandomHorizontalFlip()
-
-        def __getitem__(self, index: int) -> Any:
-            return does(Image.open(self.paths[index]), self)
-
-    data = Doing(photos(root), resized() if does is not twice else transforms.Resize((16, 16)))
-    own = OwnDataset(data)
+    own = OwnDataset(Doing(photos(root), resized(), does))
     own.learn()
     assert own.refusal == reason
+
+
+@pytest.mark.parametrize("does", [a_function, one_after_the_other, twice])
+def test_what_dry_runs_do_not_follow_traces_do(root: Path, does: Any) -> None:
+    def data() -> Doing:
+        return Doing(photos(root), transforms.Resize((16, 16)) if does is twice else resized(), does)
+
+    own = OwnDataset(data())
+    own.learn()
+    assert (own.refusal, own.learnt) == (None, None)
+    assert own.forms is not None
+    loaders = [switchable(DataLoader(data(), batch_size=8, collate_fn=list), seed=3) for _ in range(2)]
+    expected, found = list(loaders[0]), list(switch_to(loaders[1], "dali-cpu"))
+    assert loaders[1].decoded() == {"dali-cpu": len(data())}
+    for one, other in zip(itertools.chain(*expected), itertools.chain(*found), strict=True):
+        assert type(one) is type(other)
+        assert np.shape(one) == np.shape(other)
+        unit = 1.0 if isinstance(one, Image.Image) else 255.0
+        assert np.abs(np.asarray(one, dtype=float) - np.asarray(other, dtype=float)).mean() * unit <= 1.5
 
 
 class Cached(Dataset[Any]):
@@ -179,9 +201,10 @@ class Cached(Dataset[Any]):
         [torch.zeros(3, 4, 4)] * 8,
         [{"image": np.zeros((4, 4))}] * 8,
         [(Image.new("RGB", (2, 2)), 1)] * 8,
+        {number: torch.zeros(3, 4, 4) for number in range(8)},
         TensorDataset(torch.zeros(8, 3, 4, 4), torch.zeros(8)),
     ],
-    ids=["tensor", "array", "list", "dicts", "pairs", "data set"],
+    ids=["tensor", "array", "list", "dicts", "pairs", "by index", "data set"],
 )
 def test_samples_from_memory_are_called_that(cache: Any, root: Path) -> None:
     own = OwnDataset(Cached(cache))

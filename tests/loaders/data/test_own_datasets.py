@@ -24,9 +24,12 @@ from ..photos import Photos
 from .datasets import RUNNABLE, Case, as_written, equal
 from .datasets.arrays import Turned, arrays
 from .datasets.folder import photos
+from .datasets.hugging_face import table
+from .datasets.side_effects import CacheByDecorator, CacheOfImages, CacheOfTensors, load_cached
 
 MEAN = 2.0  # greatest mean difference of an image's pixel values (0 to 255) between the engines
 SEED = 11
+DALI = "dali-cpu"
 
 
 def near(one: Any, other: Any) -> bool:
@@ -123,6 +126,47 @@ def test_the_engines_pixels_are_compared(root: Path) -> None:
     parity = loader.parity(8)
     assert (parity.samples, parity.skipped, parity.parameters_equal) == (8, 0, True)
     assert parity.mean <= MEAN
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_another_transform_is_set_on_a_table(root: Path, workers: int) -> None:
+    """As in plain torch: at once, or with the loader's workers from the next epoch on."""
+    pytest.importorskip("datasets")
+
+    def to(side: int) -> Any:
+        chain = v1.Compose([v1.Resize((side, side)), v1.ToTensor()])
+        return lambda examples: {"x": [chain(image.convert("RGB")) for image in examples["image"]]}
+
+    rows = table(root)
+    rows.set_transform(to(16))
+    loader = switchable(DataLoader(rows, 4, num_workers=workers), seed=SEED)
+    switch_to(loader, DALI)
+    assert {batch["x"].shape[2] for batch in loader} == {16}
+    rows.set_transform(to(32))
+    batches = iter(loader)
+    assert next(batches)["x"].shape[2] == 32
+    rows.set_transform(to(16))
+    assert [batch["x"].shape[2] for batch in batches] == [16 if workers == 0 else 32] * 5
+    assert loader.decoded() == {DALI: 24}
+    loader.release()
+
+
+@pytest.mark.parametrize("make", [CacheOfImages, CacheOfTensors, CacheByDecorator])
+def test_a_cache_of_images_is_named_by_how_long_it_lasts(root: Path, make: Any) -> None:
+    """With the loader's workers, each has a cache of its own; they are new in each epoch, or kept."""
+    load_cached.cache_clear()
+    reasons = [
+        str(switchable(DataLoader(make(root), 4, num_workers=workers, persistent_workers=kept)).backends[DALI].reason)
+        for workers, kept in ((0, False), (2, False), (2, True))
+    ]
+    assert "after the first epoch nothing is decoded any more, and a switch would make it slower" in reasons[0]
+    assert "workers are new in each epoch: set persistent_workers=True" in reasons[1]
+    assert "once each worker keeps all nothing is decoded any more, and a switch would make it slower" in reasons[2]
+    dataset = make(root)
+    assert len([dataset[index] for index in range(24)]) == 24
+    reason = str(switchable(DataLoader(dataset, 4)).backends[DALI].reason)
+    assert "nothing is decoded in an epoch, and a switch would make it slower" in reason
+    load_cached.cache_clear()
 
 
 class Worse(Described):

@@ -158,7 +158,8 @@ class Opaque:
 
 
 def test_a_swap_that_could_only_be_slower_is_grey(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    backend, told = of(files, Opaque(RAND))
+    assert of(files, Opaque(RAND))[0].available  # traces see into it
+    backend, told = of(files, Opaque(v1.Compose([v1.RandAugment(), v1.ToTensor()])))
     assert not backend.available
     assert backend.reason is not None
     assert backend.reason.startswith("DALI would only decode")

@@ -110,6 +110,30 @@ def measured(folder: Path, name: str, chain: Any, kind: str = "pil") -> Row:
     return Row(name, stage.program.rest, float(np.mean(means)), max(means))
 
 
+JOINT = """\
+## Image and target together, and several views
+
+What a data set of one's own does to several images of a sample, or several times to one, is followed in its own code
+([Masks, boxes and views](howto/own-data.md#masks-boxes-and-several-views)), which also draws all random numbers. So
+what counts is not which transform it is, but which operations it does, of Pillow, torchvision or torch. From the first
+one on that DALI cannot do, the user's own code does the rest on DALI's pixels. Masks of 8 bits, in grey or with a
+palette, are decoded by DALI and moved by index, equal bit for bit.
+
+| DALI's part of the image | joint transform of torchvision (v2, `references`) |
+|---|---|
+| all: bilinear, bicubic, lanczos with antialias | `Resize`, `RandomShortestSize`, `ScaleJitter`, `RandomResize` |
+| all | `RandomCrop`, `CenterCrop`, `RandomIoUCrop`, `FiveCrop` |
+| all | `RandomResizedCrop` |
+| all, with a constant value | `Pad`, `RandomZoomOut`, `RandomCrop` with padding |
+| all | `RandomHorizontalFlip`, `RandomVerticalFlip` |
+| all | `ToImage`, `ToTensor`, `PILToTensor`, `ToDtype`, `ToPureTensor` |
+| all | `Normalize` |
+| none is needed: the user's own code | `SanitizeBoundingBoxes`, `ClampBoundingBoxes`, `ConvertBoundingBoxFormat` |
+| what comes before | `RandomPhotometricDistort`, `ColorJitter`, `GaussianBlur`, `RandomGrayscale`, `RandomSolarize` |
+| what comes before | `RandomRotation`, `RandomAffine`, `RandomPerspective`, `ElasticTransform` |
+"""
+
+
 def page(rows: dict[str, Row], arrays: dict[str, Row]) -> str:
     """The text of the page."""
     lines = [
@@ -137,8 +161,8 @@ def page(rows: dict[str, Row], arrays: dict[str, Row]) -> str:
         "merely holds a chain, as torchvision's reference presets do, and is opened like `Compose`. It is known by its",
         "compiled code; a method that does anything else makes it a callable like any other.",
         "",
-        "Refused are transforms that take more than one image: `MixUp` and `CutMix` (apply them in `collate_fn`), and",
-        "joint transforms of image and target.",
+        "Refused are transforms that mix samples: `MixUp` and `CutMix` (apply them in `collate_fn`). Joint transforms",
+        "of image and target are followed in another way, [see below](#image-and-target-together-and-several-views).",
         "",
         "## Each transform",
         "",
@@ -186,9 +210,34 @@ def page(rows: dict[str, Row], arrays: dict[str, Row]) -> str:
         row = arrays[name]
         how = "DALI" if row.rest is None else f"after DALI from transform {row.rest + 1}"
         lines.append(f"| {name} | {how} | {row.mean:.2f} | {row.worst:.2f} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n\n" + JOINT + "\n" + _TOGETHER
 
 
+_TOGETHER = """### With albumentations and OpenCV
+
+A transform of albumentations 2 that is given more than the image (`mask`, `masks`, `bboxes`, `keypoints`, additional
+targets) runs as it is, with its own draws: boxes, keypoints and labels are computed by albumentations, so they are
+equal bit by bit. What it does to the pixels is recorded, computed by DALI and compared when the transform runs a second
+time; a sample in which anything differs is delivered by your own code. Masks are moved to the pixel: they are equal bit
+by bit, too.
+
+Recorded are, on images in RGB or BGR and masks in grey or with a palette:
+
+- resizes (`Resize`, `RandomScale`, `LongestMaxSize`, `SmallestMaxSize`, `RandomResizedCrop`, `RandomSizedCrop`,
+  `RandomSizedBBoxSafeCrop`): linear for images, with a parity of 0.13 and one grey level at most; nearest neighbour
+  for masks, exact;
+- crops (`RandomCrop`, `CenterCrop`, `Crop`, `RandomCropFromBorders`, `BBoxSafeRandomCrop`, `AtLeastOneBBoxRandomCrop`,
+  `RandomCropNearBBox`), exact;
+- paddings with a constant (`Pad`, `PadIfNeeded`, `pad_if_needed`), exact;
+- flips (`HorizontalFlip`, `VerticalFlip`), `Normalize`, `ToTensorV2` and `NoOp`.
+
+From the first other transform on, yours run on DALI's images. `masks` are stacked by albumentations, which needs their
+pixels: they are computed by your own code. The same holds for OpenCV alone: `imread` and `imdecode` (in colour, or in
+grey for files in grey), `cvtColor` between RGB and BGR, `resize` (linear or nearest), `flip` and `copyMakeBorder` with
+a constant; and for NumPy's slices, `flip`, `fliplr`, `flipud`, `copy`, `ascontiguousarray` and `transpose(2, 0, 1)`,
+`Image.fromarray` and `torch.from_numpy`. A part of an array that is changed in place ends DALI's work before that part
+was taken.
+"""
 _CHAINS = "tests/loaders/transforms/op_chains.py"
 _PHOTOS = "36 generated JPEGs of 60 to 150 pixels a side, a third with an EXIF orientation, a quarter gray."
 

@@ -1,0 +1,147 @@
+"""Arrays in traces: a chain of NumPy's, OpenCV's and torch's functions gives, in both calls, what it gives plainly."""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import Dataset
+
+from kernel_monitor.loaders.data.own_dataset import OwnDataset, Trace
+from kernel_monitor.loaders.data.structure import equal
+from kernel_monitor.loaders.data.trace import Mismatch
+from kernel_monitor.loaders.transforms.recorded import nearest_of_opencv
+
+from .corpus import picture
+
+STEPS = 6
+PROGRAMS = 150
+
+
+def resized(array: Any, number: int) -> Any:
+    return cv2.resize(array, (40 + number, 70 - number), interpolation=number % 2)
+
+
+def cut(array: Any, number: int) -> Any:
+    return array[number : number + 20, 3:-1]
+
+
+def erased(array: Any, number: int) -> Any:
+    array = np.ascontiguousarray(array)
+    part = array[number:, 2:9]
+    part[...] = number
+    return array
+
+
+def brighter(array: Any, number: int) -> Any:
+    array = array.copy()
+    array += np.uint8(number)
+    return array
+
+
+def padded(array: Any, number: int) -> Any:
+    return cv2.copyMakeBorder(array, number, 1, 2, 0, cv2.BORDER_CONSTANT, value=(number, 50, 7))
+
+
+OPERATIONS: tuple[Callable[[Any, int], Any], ...] = (
+    resized,
+    cut,
+    erased,
+    brighter,
+    padded,
+    lambda array, _: array[::-1],
+    lambda array, _: array[:, ::-1],
+    lambda array, _: np.fliplr(array),
+    lambda array, number: np.flip(array, number % 2),
+    lambda array, number: cv2.flip(np.ascontiguousarray(array), number % 2),
+    lambda array, _: array[..., ::-1].copy() if array.ndim == 3 else array,
+    lambda array, _: np.ascontiguousarray(array),
+    lambda array, _: np.asarray(array),
+    lambda array, _: np.array(array, dtype=np.uint8),
+    lambda array, _: np.array(Image.fromarray(np.ascontiguousarray(array))),
+    lambda array, number: np.clip(array, number, 255 - number),
+    lambda array, _: array[: len(array) - 1],
+)
+
+
+class Programs(Dataset[Any]):
+    """Each sample is what a drawn program makes of a file: a list of all its arrays, or the last one in some form."""
+
+    def __init__(self, root: Path, *, classes: bool) -> None:
+        self.path = root / "picture.png"
+        picture("L" if classes else "RGB", 60, 80).save(self.path)
+        self.classes = classes
+
+    def __len__(self) -> int:
+        return PROGRAMS
+
+    def __getitem__(self, index: int) -> Any:
+        random.seed(index)
+        array: Any
+        if index % 2:
+            array = cv2.imread(str(self.path), cv2.IMREAD_GRAYSCALE if self.classes else cv2.IMREAD_COLOR)
+        else:
+            array = np.array(Image.open(self.path))
+        found = [array]
+        for _ in range(random.randrange(STEPS)):
+            array = random.choice(OPERATIONS)(found[-1], random.randrange(1, 9))
+            found.append(array)
+        kind = random.randrange(4)
+        if kind == 0:
+            return [each.copy() for each in found], [each.shape for each in found]
+        if kind == 1 or self.classes:
+            return array, index
+        planes = np.ascontiguousarray(array.transpose(2, 0, 1))
+        if index % 3 == 0:
+            array = erased(array, 4)
+        if kind == 2:
+            return planes, array.shape, len(array)
+        if index % 5 == 0:
+            shared = torch.from_numpy(planes)
+            planes[:, 3] = 11
+            return shared, array
+        return torch.from_numpy(planes).float().div(255), torch.tensor(np.ascontiguousarray(array))
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+@pytest.mark.parametrize("classes", [False, True])
+def test_programs_give_the_same_in_both_calls(tmp_path: Path, classes: bool, goes_on: bool) -> None:
+    dataset = Programs(tmp_path, classes=classes)
+    own = OwnDataset(dataset)
+    view = own._view.dataset
+    ended = filled = different = 0
+    for index in range(PROGRAMS):
+        plain = dataset[index]
+        compute = functools.partial(view.__getitem__, index)
+        found = Trace.of(compute, goes_on=goes_on)
+        ended += bool(found.ends)
+        pixels = {end.node: end.node.given(end.node.real()) for end in found.ends}
+        try:
+            assert equal(found.replayed(compute, pixels), plain), index
+        except Mismatch:  # a tensor and an array share their memory
+            different += 1
+            continue
+        if found.held is not None:
+            filled += 1
+            pixels = {end.node: end.node.given(end.node.real()) for end in found.ends}
+            assert equal(found.filled(pixels), plain), index
+    assert ended > (0.1 if goes_on else 0.9) * PROGRAMS
+    assert filled > 0.1 * PROGRAMS
+    assert different < 0.1 * PROGRAMS
+
+
+def test_nearest_neighbours_are_those_of_opencv() -> None:
+    rng = np.random.default_rng(3)
+    for height, width, to_height, to_width in rng.integers(1, 700, (60, 4)).tolist():
+        image = rng.integers(0, 256, (height, width), dtype=np.uint8)
+        rows, columns = nearest_of_opencv((height, width), (to_height, to_width))
+        expected = cv2.resize(image, (to_width, to_height), interpolation=cv2.INTER_NEAREST)
+        assert np.array_equal(image[rows][:, columns], expected), (height, width, to_height, to_width)
