@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import struct
 import zlib
@@ -29,6 +30,8 @@ from . import torch_engine
 from .dali_batch import Batches, Issued
 from .dali_graph import ENCODED, LENGTH, NAME, pipeline
 from .engine import Delivery
+
+log = logging.getLogger(__name__)
 
 _GROWN = 4  # times that a pipeline is built anew for samples unlike those before
 _DIFFERENT = "other operations on its images than in the samples that DALI's pipeline was built for"
@@ -309,7 +312,8 @@ class TracedBatches(Batches):
             return (self.keyed.replayed(issued.slot, row, begun, trace, pixels),)
         except Mismatch:
             return None
-        except Exception:  # noqa: BLE001 - the user's code: the torchvision path meets it again, if it is theirs
+        except Exception:  # the user's code: the torchvision path meets it again, if it is theirs
+            log.debug("a sample of DALI's images cannot be made", exc_info=True)
             return None
 
     def _given(self, end: recorded.End, form: OutputForm, image: Any, trace: Trace) -> Any:
