@@ -22,7 +22,7 @@ from ..random_streams import Streams
 from ..transforms.chain import COMPOSES, flatten
 from ..transforms.recorded import Forms, joined
 from ..transforms.translate import examine as translated
-from .calls import PIL, REMEDIES, as_opened, plainly
+from .calls import NOT_FOUND, PIL, REMEDIES, as_opened, plainly
 from .fingerprint import snapshot
 from .hugging_face import MAPPED, is_hugging_face, is_mapped
 from .image_files import MODES, data_of, open_content, open_data, open_file, path_of, read_file
@@ -237,7 +237,9 @@ class FileSource:
             return None
         for own in self._owns:
             if own.forms is None and own.refusal is not None:
-                reason = own.refusal if own.untraced in (None, NOT_THE_SAME) else own.untraced
+                reason = own.untraced or own.refusal
+                if reason == NOT_THE_SAME and plainly(own.refusal) == NOT_FOUND:
+                    reason = own.refusal  # samples of classes that cannot be compared
                 remedy = REMEDIES.get(str(plainly(reason)))
                 return f"{type(own.dataset).__name__} {reason}{f'; {remedy}' if remedy else ''}."
         if any(own.forms is not None for own in self._owns):
