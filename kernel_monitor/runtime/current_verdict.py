@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -38,11 +39,14 @@ class LoopWarnings:
         self._counted: tuple[Any, ...] = ()
         self._of_epochs: tuple[str, ...] = ()
 
-    def of(self, loader: str, now: float, states: Sequence[State]) -> list[str]:
-        """Return the warnings at `now` (session s) on a loader (its id), and on the epochs of all."""
-        return [*self._of_change(loader, now, states), *self._of_epoch(states)]
+    def of(self, loader: str, now: float, states: Sequence[State], *, over: bool = False) -> list[str]:
+        """Return the warnings at `now` (session s) on a loader (its id), and on the epochs of all.
 
-    def _of_change(self, loader: str, now: float, states: Sequence[State]) -> tuple[str, ...]:
+        `over`: its loop has ended: they are made from its last steps, as the verdict beside them is.
+        """
+        return [*self._of_change(loader, now, states, over), *self._of_epoch(states)]
+
+    def _of_change(self, loader: str, now: float, states: Sequence[State], over: bool) -> tuple[str, ...]:
         changes = [
             event
             for event in self._store.events()
@@ -52,13 +56,13 @@ class LoopWarnings:
         if newest is None or newest["kind"] == "mark":
             return ()
         known, due, sentences = self._changes.get(loader, (-1, 0.0, ()))
-        if known != newest["id"] or now >= due:
+        if known != newest["id"] or now >= due or (over and not math.isinf(due)):
             since = request_time(newest) - LONGEST_S - _EARLIER_S
             rows, steps = self._store.rows(self._store.seq_before(since)), self._store.steps.table(since)
             sentences = change_warnings(rows, steps, self._store.events(), states, loader)
             # A minute on each side is compared: after that nothing can change.
-            over = now > change_time(newest) + LONGEST_S + SETTLED_S
-            self._changes[loader] = newest["id"], float("inf") if over else now + _WARNINGS_PERIOD_S, sentences
+            final = now > change_time(newest) + LONGEST_S + SETTLED_S
+            self._changes[loader] = newest["id"], math.inf if final else now + _WARNINGS_PERIOD_S, sentences
         return sentences
 
     def _of_epoch(self, states: Sequence[State]) -> tuple[str, ...]:
@@ -330,7 +334,8 @@ class CurrentVerdict:
         if found is None:
             return None
         sent = {name: value for name, value in found.items() if name != "offer"}
-        return cast("VerdictState", {**sent, "warnings": self._warnings.of(found["loader"], now, states)})
+        warnings = self._warnings.of(found["loader"], now, states, over=found["over"])
+        return cast("VerdictState", {**sent, "warnings": warnings})
 
     def _calibrate_if_bound(self, found: dict[str, Any] | None) -> None:
         if found is not None and found["kind"] == "input-bound":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
@@ -116,7 +117,14 @@ def test_engines_are_run_on_some_files_of_a_loop_that_waits_and_not_beside_a_dia
     kinds = iter(["compute-bound", "input-bound", "input-bound", "input-bound", "input-bound"])
 
     def verdict(*_args: Any, **_more: Any) -> dict[str, Any]:
-        return {"kind": next(kinds), "loader": "loader-1", "segment": "train", "gains": [], "offer": None}
+        return {
+            "kind": next(kinds),
+            "loader": "loader-1",
+            "segment": "train",
+            "gains": [],
+            "offer": None,
+            "over": False,
+        }
 
     monkeypatch.setattr(judging, "live_verdict", verdict)
     store = Store()
@@ -230,6 +238,20 @@ def test_a_swap_is_judged_by_a_minute_on_each_side_and_then_no_more(monkeypatch:
     assert one.of("loader-1", 140.0, told) == [said]
     store.add_event("mark", 139.0, label="another model")
     assert one.of("loader-1", 140.0, told) == [], "it is another loop"
+
+
+def test_what_is_said_of_a_swap_rests_on_the_loops_last_steps_once_it_has_ended() -> None:
+    snapshot = swapped()
+    store, told = stored(snapshot), [dict(one) for one in snapshot.loaders]
+    one = LoopWarnings(store, dict)
+    (first,) = one.of("loader-1", 81.0, told)
+    last = store.steps.table().of("loader-1")[-1]
+    values = {name: last[name].item() for name in Step._fields}
+    store.steps.add("loader-1", [Step(**{**values, "end": values["end"] + 0.01 * n}) for n in range(1, 11)])
+    assert one.of("loader-1", 82.0, told) == [first], "a running loop is compared every five seconds"
+    (said,) = one.of("loader-1", 82.0, told, over=True)
+    (count,) = {int(n) for n in re.findall(r"and (\d+) steps", first)}
+    assert f"and {count + 10} steps" in said
 
 
 def test_what_it_costs_the_samplers_reader_thread() -> None:
