@@ -12,11 +12,11 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from ..errors import MonitorError
+from ..loaders.data.examination import DEVIATING, LEAST_READ
 from ..loaders.data.file_check import FileTable
 from ..loaders.data.file_source import FileSource
 from ..loaders.data.fingerprint import fingerprint
 from ..loaders.data.keyed_dataset import BadSample, Fetched, KeyedCollate, KeyedDataset, KeyedInit
-from ..loaders.data.own_dataset import DEVIATING, LEAST_READ
 from ..loaders.data.worker_settings import Inherited
 from ..loaders.engines.engine import Delivery, EngineFailed, Pull
 from ..loaders.engines.torch_engine import PREFETCH, answer

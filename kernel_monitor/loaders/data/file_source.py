@@ -23,11 +23,13 @@ from ..transforms.chain import COMPOSES, flatten
 from ..transforms.recorded import Forms, joined
 from ..transforms.translate import examine as translated
 from .calls import NOT_FOUND, PIL, REMEDIES, as_opened, plainly
+from .examination import NOT_THE_SAME, PATIENCE_S, spread, unexamined
 from .fingerprint import snapshot
 from .hugging_face import MAPPED, is_hugging_face, is_mapped
 from .image_files import MODES, data_of, open_content, open_data, open_file, path_of, read_file
 from .layouts import PROTOCOL, Layout, Opener, check, gives_batches, layout_of, part_of, parts, plain
-from .own_dataset import NOT_THE_SAME, PATIENCE_S, OwnDataset, Reading, Trace, spread, unexamined
+from .own_dataset import OwnDataset, Reading
+from .own_traces import Trace
 from .sent_files import SentRow
 from .tar_shards import TarShards
 

@@ -28,7 +28,8 @@ from ..transforms.params import UInt64s, sample_keys, stream_seeds
 from .file_check import FileTable, check_bytes
 from .file_source import FileSource, Located, same
 from .layouts import layout_of
-from .own_dataset import Reading, Trace
+from .own_dataset import Reading
+from .own_traces import Trace
 from .sent_files import SentRow
 from .structure import Place
 from .trace import Node

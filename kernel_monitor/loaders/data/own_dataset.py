@@ -13,12 +13,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
-
-import numpy as np
-import torch
-from PIL import Image
 
 from ...text import cause
 from ..attributes import attributes
@@ -28,7 +23,7 @@ from ..transforms import recorded
 from ..transforms.inject import Injected
 from ..transforms.params import sample_keys
 from ..transforms.translate import examine
-from . import calls, trace, traced_array
+from . import calls, own_traces, trace_calls
 from .calls import (
     AFTERWARDS,
     CACHED,
@@ -54,42 +49,37 @@ from .calls import (
     plainly,
 )
 from .dry_call import DryCall, LazyImage, become, check_colours, first_image, opened_of
+from .examination import (
+    AGAIN,
+    DEVIATING,
+    DIFFERS,
+    LEAST_READ,
+    NOT_THE_SAME,
+    PATIENCE_S,
+    PROVEN,
+    SEED,
+    spread,
+    unexamined,
+)
 from .fingerprint import copied
 from .hugging_face import BATCHES, batches_are_rows
-from .structure import Place, equal, form, only_images_differ, places, put, values
+from .own_traces import Trace, Traces
+from .structure import Place, equal, form, places, put, values
+from .trace import following
 from .view import View
 from .watch import ChangeDetector, caches, keeps_images
 
-SEED = 0x5EED
-_PROVEN = 16  # samples that are computed both ways, spread over the data set
-PATIENCE_S = 2.0  # seconds after which fewer samples are enough, but never fewer than `AGAIN`
-AGAIN = 2  # samples that are compared if the data set is as it was when it was compared before
-_TRACES_S = 1.0  # the same for traces; operations that are met later make the pipeline grow
-_TURNS = 4  # traces of each of these samples, with other random numbers: one in each crop that is filled up, say
-_ROUNDS = 8  # attempts to find what traces have in common
 _FORMS = 32  # the most structures of samples that are compared
 _NO_COPY = "cannot be tried on a copy of it, because of its __del__ or __slots__"
-NOT_THE_SAME = "is not the same twice"
-_DIFFERS = "gives another sample when its image is opened and transformed for it"
-_DERIVED = "computes more than images from an image's pixels, which DALI decodes a little differently"
-_BY_PIXELS = "decides by the pixels of an image what it does next, which DALI would have to know before it decodes"
-_VARIED = (
-    "does not do the same kinds of operations on its images in all samples, as DALI would; use a loader for each kind"
-)
-_UNCUT = "neither resizes nor crops its images, and all that DALI would do is decode"
-_WHOLE = "calls {} on whole images, and all that DALI would do is decode; resize or crop them first"
-_UNDECODED = "opens its images in the mode {}, and DALI would make them RGB"
 # A function of the user's may be the transform.
 _OPAQUE = (PIXELS, NEW_TRANSFORM, TWICE, TWO_TRANSFORMS, AFTERWARDS, NOT_FOUND)
 _CACHES = (CACHED, ON_DISK)
 _TRACEABLE = (
     *(PIXELS, NEW_TRANSFORM, TWICE, TWO_TRANSFORMS, AFTERWARDS, NOT_FOUND, JOINT, TWO_IMAGES, OPENED_TWICE, NOT_RGB),
-    *(DIFFERENT, _DIFFERS),
+    *(DIFFERENT, DIFFERS),
 )
 """Reasons against dry runs that traces may lift."""
-_FINAL = (KEEPS, NOT_THE_SAME, _DIFFERS)  # reasons for which one sample is enough
-LEAST_READ = 64  # samples before `give_up` judges the share that could not be read
-DEVIATING = 0.1  # share of such samples above which a data set is not read by dry runs
+_FINAL = (KEEPS, NOT_THE_SAME, DIFFERS)  # reasons for which one sample is enough
 
 log = logging.getLogger(__name__)
 
@@ -108,94 +98,6 @@ class Reading(NamedTuple):
         for place in self.places:
             sample = put(sample, place, image)
         return sample
-
-
-class Trace:
-    """The operations on the images of a sample, recorded by a first call of the code that computes it.
-
-    Attributes:
-        roots: the files that were opened.
-        ends: the images that DALI computes.
-        sample: the sample, without pixels.
-        held: what has no pixels in the sample; None: only a second call of the code gives the sample.
-        needed: see `trace.TraceCall`.
-        unfollowed: why some images were not followed, as the end of "The data set …"; None if all were.
-    """
-
-    needed: int | None = None
-    unfollowed: str | None = None
-
-    def __init__(
-        self, roots: list[trace.Node], sample: Any, held: list[trace.Held] | None, results: Sequence[str]
-    ) -> None:
-        self.roots = roots
-        self.sample = sample
-        self.held = held
-        self.limit(results)
-
-    @property
-    def geometry(self) -> list[recorded.End]:
-        """The colour images that DALI resizes or cuts."""
-        return [end for end in self.ends if recorded.moved(end.output, self.roots[end.output.file].size)]
-
-    def limit(self, results: Sequence[str]) -> None:
-        """Let DALI's images end at these results at the latest; see `recorded.ends`."""
-        self.ends = recorded.ends(self.roots, results)
-
-    @property
-    def forms(self) -> recorded.Forms:
-        """The forms of DALI's images."""
-        return recorded.forms_of(self.ends, self.roots)
-
-    @classmethod
-    def of(cls, compute: Callable[[], Any], results: Sequence[str] = (), *, goes_on: bool) -> Trace:
-        """Call the code that computes a sample, and return the trace; see `trace.TraceCall`.
-
-        An exception ends the call. The second call meets it again.
-        """
-        call = trace.TraceCall(goes_on=goes_on)
-        sample, held = None, None
-        try:
-            with call:
-                sample = compute()
-            held = call.held(sample)
-        except (trace.Ended, Exception):
-            log.debug("a trace ended early", exc_info=True)
-        found = cls(call.roots, sample, held, results)
-        found.needed, found.unfollowed = call.needed, call.reason
-        return found
-
-    def filled(self, pixels: dict[trace.Node, Any]) -> Any:
-        """Return the sample with its pixels, if it is known what has none: once; `pixels` are the images of the `ends`.
-
-        What follows an end is computed here by the functions that the code called in its place.
-        """
-        for held in self.held or ():
-            held.fill(held.node.real(pixels))
-        return traced_array.without_lazy(self.sample)
-
-    def replayed(self, compute: Callable[[], Any], pixels: dict[trace.Node, Any]) -> Any:
-        """Call the code a second time, and return the sample; `pixels` are the images of the `ends`.
-
-        Raises:
-            Mismatch: the code did something else than in the first call.
-        """
-        call = trace.ReplayCall(self.roots, pixels)
-        with call:
-            sample = compute()
-        call.finish(sample)
-        return traced_array.without_lazy(sample) if call.gave_array else sample
-
-    def again(self) -> Trace:
-        """Return the trace for one more call of the code."""
-        for root in self.roots:
-            root.begin_again()
-        return self
-
-    @property
-    def path(self) -> str | None:
-        """The path of the first file; None if it has none."""
-        return next((root.opened.path for root in self.roots if root.opened is not None), None)
 
 
 @dataclass(frozen=True)
@@ -231,15 +133,13 @@ class OwnDataset:
         by_rows: whether its batches are equal to their rows, so that it may be asked for single ones.
         forms: what the operations on its images have in common, where they are followed by traces; else None.
         traces: traces of the first samples, if there are `forms`.
-        goes_on: whether the first call of a trace goes on where pixels are needed; see `trace.TraceCall`.
+        goes_on: whether the first call of a trace goes on where pixels are needed; see `trace_calls.TraceCall`.
     """
 
     by_rows = False
 
     def __init__(self, dataset: Any, *, functions: bool = False, apart: bool = False) -> None:
-        calls.install()
-        trace.install()
-        traced_array.install()
+        trace_calls.install()
         self.dataset = dataset
         self.learnt: _Learnt | None = None
         self.refusal: str | None = "was not called yet"
@@ -259,9 +159,7 @@ class OwnDataset:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        calls.install()
-        trace.install()
-        traced_array.install()
+        trace_calls.install()
         self.search(apart=False)
 
     def search(self, *, apart: bool) -> None:
@@ -304,7 +202,7 @@ class OwnDataset:
         Raises:
             Exception: any exception of the user's code.
         """
-        if trace.following():
+        if following():
             return self._view.dataset[key]
         call = RealCall(self.point, transform)
         dataset = self.dataset if self.learnt is None else self._view.dataset
@@ -411,7 +309,7 @@ class OwnDataset:
         try:
             self._learn(earlier, keys)
             if batches and (self.learnt is not None or self.forms is not None):
-                asked = spread(range(len(self.dataset)) if keys is None else keys, _PROVEN // 2)
+                asked = spread(range(len(self.dataset)) if keys is None else keys, PROVEN // 2)
                 self.by_rows = batches_are_rows(copied(self.dataset), asked)
                 if not self.by_rows:
                     self.learnt, self.forms, self.refusal = None, None, BATCHES
@@ -432,14 +330,14 @@ class OwnDataset:
                     return
             self._try(AGAIN, keys, functions=earlier._functions)
         if self.learnt is None:
-            self._try(_PROVEN, keys, functions=False)
+            self._try(PROVEN, keys, functions=False)
         if self._leaves_all():
             self.learn_traces(keys)
         if self.forms is not None:
             return
         if plainly(self.refusal) in _OPAQUE:
             first = self.refusal
-            self._try(_PROVEN, keys, functions=True)
+            self._try(PROVEN, keys, functions=True)
             self.refusal = first if self.learnt is None else None
         self._functions = self.learnt is not None and self.learnt.functions
         self.search(apart=self._apart)
@@ -451,119 +349,15 @@ class OwnDataset:
         program = examine(self.transform, self.kind).program
         return program is not None and program.rest is not None and not program.steps
 
-    def learn_traces(self, keys: Sequence[Any] | None = None, samples: int = _PROVEN) -> None:
+    def learn_traces(self, keys: Sequence[Any] | None = None, samples: int = PROVEN) -> None:
         """Find out whether the operations on the samples' images can be followed by traces; see `forms`."""
-        copy = copied(self.dataset)
-        if copy is self.dataset:
-            return
-        trial = OwnDataset(copy)
-        if trial._view.failure is not None:
-            return
-        until = time.monotonic() + _TRACES_S
-        failed: Counter[str] = Counter()
-        traces: list[Trace] = []
-        with ChangeDetector(trial._view.dataset, trial._view.shared) as changes:
-            tried = spread(range(len(copy)) if keys is None else keys, samples)
-            trial.goes_on = any(map(trial._gains_by_going_on, tried[:AGAIN]))
-            for number, key in enumerate(tried):
-                if number >= AGAIN and time.monotonic() > until:
-                    break
-                found = trial._traced_both_ways(key, changes)
-                if isinstance(found, str):
-                    failed[found] += 1
-                    continue
-                traces.append(found)
-            turns = [(key, turn) for turn in range(1, _TURNS) for key in tried]
-            others = [trial._traced(key, turn) for key, turn in turns if time.monotonic() < until]
-        attributes(copy).clear()
-        forms, kept = _alike(traces)
-        if forms is not None:
-            results = [form.result for form in forms]
-            for other in others:
-                other.limit(results)
-                forms = recorded.joined(forms, other.forms) or forms
-        log.debug("%s: %d of %d traces, %s", type(self.dataset).__name__, len(kept), len(traces), dict(failed))
-        failures = sum(failed.values())
-        deviating = failures + len(traces) - len(kept)
-        if changes.reason is not None:
-            self.untraced = changes.reason
-        elif failures > DEVIATING * (len(traces) + failures):
-            reason = failed.most_common(1)[0][0]
-            self.untraced = None if reason == NO_IMAGE else reason
-        elif forms is None or deviating > DEVIATING * (len(traces) + failures):
-            self.untraced = _VARIED if traces else None
-        elif not recorded.gains(forms):
-            self.untraced = _only_decoded([*traces, *others])
+        found = own_traces.learn(self.dataset, keys, samples)
+        if isinstance(found, Traces):
+            self.forms, self.traces, self.goes_on = found.forms, found.traces, found.goes_on
+            self._forms = self._forms | found.structures
+            self.learnt, self.refusal, self.untraced, self.path = None, None, None, found.traces[0].path
         else:
-            self.forms, self.traces = recorded.widened(forms), kept
-            self._forms, self.goes_on = self._forms | trial._forms, trial.goes_on
-            self.learnt, self.refusal, self.untraced, self.path = None, None, None, kept[0].path
-
-    def _gains_by_going_on(self, key: Any) -> bool:
-        """Return whether DALI computes more of a sample if the first call goes on where pixels are needed."""
-        self.goes_on = True
-        try:
-            longer = self._traced(key, 0)
-            if longer.needed is None:
-                return False
-            self.goes_on = False
-            return len(longer.geometry) > len(self._traced(key, 0).geometry)
-        finally:
-            self.goes_on = False
-
-    def _traced(self, key: Any, turn: int) -> Trace:
-        """Return the trace of a sample with other random numbers for each turn."""
-        seed = SEED + (turn << 32) + (key % (1 << 32) if type(key) is int else 0)
-        return Trace.of(partial(self._drawn, Streams(self.dataset), seed, key), goes_on=self.goes_on)
-
-    def _drawn(self, streams: Streams, seed: int, key: Any) -> Any:
-        """Compute a sample with these random numbers."""
-        streams.seed(seed)
-        return self._view.dataset[key]
-
-    def _traced_both_ways(self, key: Any, changes: ChangeDetector) -> Trace | str:
-        """Compute a sample with and without a trace; return the trace, or why it cannot be used."""
-        real: Any = None
-        seed = SEED + (key % (1 << 32) if type(key) is int else 0)
-        try:
-            compute = partial(self._drawn, Streams(self.dataset), seed, key)
-            real = compute()
-            calls.install()
-            changes.compare()
-            found = Trace.of(compute, goes_on=self.goes_on)
-            if not found.ends:
-                mode = next((root.form for root in found.roots), None)
-                return NO_IMAGE if mode is None else _UNDECODED.format(mode)
-            pixels = {end.node: end.node.given(end.node.real()) for end in found.ends}
-            if not all(end.output.moves(found.roots[end.output.file].real(), pixels[end.node]) for end in found.ends):
-                return _DIFFERS
-            replayed = found.replayed(compute, pixels)
-            changes.compare()
-            shape = None if found.held is None else form(found.sample)
-            if found.held is not None and equal(found.filled(pixels), real):
-                self._forms.add(shape)
-        except trace.Mismatch:
-            return self._repeated(key, seed, real) or _BY_PIXELS
-        except Exception as error:  # the loop meets it again, if it gets there
-            log.debug("a sample cannot be traced", exc_info=True)
-            return f"raises {type(error).__name__} where it is asked for {shown_key(key)}"
-        if not equal(replayed, real):
-            return self._repeated(key, seed, real) or _DIFFERS
-        return found if found.held is not None or self._gives_images(found, compute, pixels) else _DERIVED
-
-    def _gives_images(self, found: Trace, compute: Callable[[], Any], pixels: dict[trace.Node, Any]) -> bool:
-        """Return whether nothing but images differs in a sample whose images in colour are a little different."""
-        noisy = {end.node: _noisy(end.output, pixels[end.node]) for end in found.ends}
-        try:
-            once, other = (found.again().replayed(compute, each) for each in (pixels, noisy))
-        except trace.Mismatch:
-            return False
-        return only_images_differ(once, other)
-
-    def _repeated(self, key: Any, seed: int, real: Any) -> str | None:
-        """Return a reason if the data set's code does not give this sample again by itself."""
-        Streams(self.dataset).seed(seed)
-        return None if equal(self._view.dataset[key], real) else NOT_THE_SAME
+            self.untraced = found
 
     def _try(self, samples: int, keys: Sequence[Any] | None, *, functions: bool) -> None:
         copy = copied(self.dataset)
@@ -647,7 +441,7 @@ class OwnDataset:
         seed = SEED + number
         injected = None if self.learnt is None else Injected(self.transform)
         real = self._seeded(seed, injected, key)
-        calls.install()  # for the modules that the data set has imported by now
+        trace_calls.install()  # for the modules that the data set has imported by now
         if changes is not None:
             changes.compare()
         streams = Streams(self.dataset)
@@ -675,7 +469,7 @@ class OwnDataset:
                 become(left)
         if not equal(dry, real):
             repeated = self._seeded(seed, injected, key)
-            return _DIFFERS if equal(repeated, real) else NOT_THE_SAME
+            return DIFFERS if equal(repeated, real) else NOT_THE_SAME
         self._forms.add(seen)
         return None
 
@@ -694,78 +488,10 @@ class OwnDataset:
         return self.compute(key, transform)
 
 
-def _only_decoded(traces: Sequence[Trace]) -> str:
-    """Return why DALI would do no more than decode."""
-    unfollowed = next((each.unfollowed for each in traces if each.unfollowed is not None), None)
-    if unfollowed is not None:
-        return unfollowed
-    left = Counter(name for each in traces if (name := recorded.first_left(each.roots)) is not None)
-    if left:
-        return _WHOLE.format(left.most_common(1)[0][0])
-    return _VARIED if any(recorded.cuts(each.roots) for each in traces) else _UNCUT
-
-
 def _check_class(image: Any, call: DryCall) -> None:
     """Fail the dry run if an image that no transform gets is of a file's class, such as `JpegImageFile`."""
     if call.reason is None and type(image) is LazyImage and image.format is not None:
         call.fail(NOT_RGB, "it is returned as PIL.Image.open gives it")
-
-
-def _noisy(output: recorded.Output, image: Any) -> Any:
-    """Return an image in colour as another decoder might give it, off by at most one of 255; others as they are."""
-    if output.pixels != recorded.COLOUR:
-        return image
-    random = np.random.default_rng(SEED)
-    if isinstance(image, Image.Image):
-        values = np.asarray(image).astype(np.int16)
-        picture = Image.fromarray((values + random.integers(-1, 2, values.shape)).clip(0, 255).astype(np.uint8))
-        picture.info, picture.format = dict(image.info), image.format
-        return picture
-    is_tensor = isinstance(image, torch.Tensor)
-    values = image.numpy() if is_tensor else np.asarray(image)
-    made: Any
-    if values.dtype == np.uint8:
-        made = (values.astype(np.int16) + random.integers(-1, 2, values.shape)).clip(0, 255).astype(np.uint8)
-    else:
-        made = (values + random.uniform(-1, 1, values.shape) * min(map(abs, output.factor))).astype(values.dtype)
-    if not is_tensor:
-        return made
-    return torch.empty_strided(image.shape, image.stride(), dtype=image.dtype).copy_(torch.from_numpy(made))
-
-
-def _alike(traces: Sequence[Trace]) -> tuple[recorded.Forms | None, list[Trace]]:
-    """Return the forms that most of the traces share, and those traces."""
-    results: Sequence[str] = ()
-    for _ in range(_ROUNDS):
-        for found in traces:
-            found.limit(results)
-        common = Counter(recorded.outline(found.forms) for found in traces)
-        ordered = sorted(traces, key=lambda found: -common[recorded.outline(found.forms)])
-        forms: recorded.Forms | None = None
-        kept: list[Trace] = []
-        lower: Sequence[str] | None = None
-        for found in ordered:
-            both = found.forms if forms is None else recorded.joined(forms, found.forms)
-            if both is not None:
-                forms, kept = both, [*kept, found]
-            elif forms is not None and lower is None:
-                lower = recorded.lowered(forms, found.forms)
-        few = len(traces) - len(kept) <= DEVIATING * len(traces)
-        if few or lower is None or lower == results:
-            return forms, kept
-        results = lower
-    return None, []
-
-
-def spread(values: Sequence[Any], count: int) -> list[Any]:
-    """Return at most `count` of the values, evenly spread over all of them."""
-    total = len(values)
-    return [values[place] for place in sorted({k * total // count for k in range(count)})] if total else []
-
-
-def unexamined(failure: str) -> str:
-    """Return why a data set cannot be examined, as the end of "The data set …"; `failure` is from `text.cause`."""
-    return f"cannot be examined ({failure})"
 
 
 def same(a: TransformPoint | None, b: TransformPoint | None) -> bool:

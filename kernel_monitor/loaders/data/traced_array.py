@@ -113,7 +113,7 @@ class TracedArray(LazyArray):
             call: Any = own["_call"]
             node: Node = own["_node"]
             if own.get("_shared") and calls.current() == call:
-                raise trace.Mismatch if isinstance(call, trace.ReplayCall) else trace.Ended
+                raise call.stop
             if own["_base"] is not None:
                 real = own["_step"](own["_base"]._pixels(operation))
             else:
@@ -478,7 +478,6 @@ def _three(value: Any) -> tuple[float, ...] | None:
 
 def install() -> None:
     """Replace the functions of the modules imported so far, each once in a process."""
-    trace.LAZY.update(dict.fromkeys((RGB, BGR, CLASSES, FLOATS), TracedArray))
     trace.FUNCTIONS.update(dict.fromkeys(calls.COPIES, _array))
     trace.FUNCTIONS[calls.original_fromarray()] = _image
     cv2: Any = sys.modules.get("cv2")

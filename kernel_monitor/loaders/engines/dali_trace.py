@@ -20,8 +20,9 @@ from torch.utils.dlpack import from_dlpack
 
 from ..data.file_check import PNG, Facts, FileTable, check_bytes
 from ..data.keyed_dataset import KeyedDataset, collate_seed
-from ..data.own_dataset import Trace
-from ..data.trace import ARRAYS, Mismatch, with_palette
+from ..data.own_traces import Trace
+from ..data.trace import ARRAYS, Mismatch
+from ..data.traced_image import with_palette
 from ..plan import Fallback, Slot
 from ..transforms import recorded
 from ..transforms.operation import Graph

@@ -20,10 +20,12 @@ from torchvision import transforms as v1
 from torchvision import tv_tensors
 from torchvision.transforms import functional, v2
 
-from kernel_monitor.loaders.data import calls, trace
-from kernel_monitor.loaders.data.own_dataset import OwnDataset, Trace
+from kernel_monitor.loaders.data import trace_calls
+from kernel_monitor.loaders.data.own_dataset import OwnDataset
+from kernel_monitor.loaders.data.own_traces import Trace
 from kernel_monitor.loaders.data.structure import equal
-from kernel_monitor.loaders.data.trace import Mismatch, Node, ReplayCall, TraceCall
+from kernel_monitor.loaders.data.trace import Mismatch, Node, following
+from kernel_monitor.loaders.data.trace_calls import ReplayCall, TraceCall
 
 Compute = Callable[[], Any]
 Pixels = dict[Node, Any]
@@ -34,8 +36,7 @@ RIGHT, DOWN = Image.Transpose.FLIP_LEFT_RIGHT, Image.Transpose.FLIP_TOP_BOTTOM
 @pytest.fixture(autouse=True)
 def followed() -> None:
     """Let openers and functions follow calls, as a data set's examination does."""
-    calls.install()
-    trace.install()
+    trace_calls.install()
 
 
 @pytest.fixture
@@ -351,13 +352,13 @@ def test_memory_that_is_freed_is_forgotten(photo: Path) -> None:
     with call:
         tensor = functional.pil_to_tensor(Image.open(photo))
         view = tensor[:, :4]
-        assert len(call._memory) == 1
+        assert len(call.tensors._memory) == 1
         del tensor
         gc.collect()
-        assert len(call._memory) == 1  # the view holds the memory
+        assert len(call.tensors._memory) == 1  # the view holds the memory
         del view
         gc.collect()
-        assert not call._memory
+        assert not call.tensors._memory
 
 
 def test_a_tensor_of_the_users_own_in_freed_memory_is_no_image(photo: Path) -> None:
@@ -729,7 +730,7 @@ def test_a_change_of_colours_needs_no_pixels_in_the_first_call(photo: Path, name
         return COLOURS[name](Image.open(photo).crop((2, 2, 12, 12))).transpose(RIGHT)
 
     found = checked(compute)
-    assert found.needed is None
+    assert not found.needed
     assert found.held is not None
     (end,) = found.ends
     assert end.node is found.roots[0].children[0]
@@ -739,7 +740,7 @@ def test_a_change_of_colours_needs_no_pixels_in_the_first_call(photo: Path, name
 
 
 def fail_while_followed() -> None:
-    assert trace.following()
+    assert following()
     raise ZeroDivisionError
 
 
@@ -747,7 +748,7 @@ def test_calls_end_with_their_block(photo: Path) -> None:
     for call in (TraceCall(goes_on=False), ReplayCall([], {})):
         with pytest.raises(ZeroDivisionError), call:
             fail_while_followed()
-        assert not trace.following()
+        assert not following()
         assert torch.overrides._get_current_function_mode_stack() == []
     with Image.open(photo) as image:
         assert type(image).__name__ == "PngImageFile"
@@ -755,7 +756,7 @@ def test_calls_end_with_their_block(photo: Path) -> None:
 
 def test_functions_are_replaced_once_in_a_process() -> None:
     before = functional.to_tensor, ImageOps.expand, v2.functional.pil_to_tensor
-    trace.install()
+    trace_calls.install()
     assert (functional.to_tensor, ImageOps.expand, v2.functional.pil_to_tensor) == before
 
 
@@ -769,7 +770,7 @@ def files_closed() -> Iterator[None]:
 @pytest.mark.parametrize("chain", [v1.Normalize([0.5] * 3, [0.5] * 3), v1.GaussianBlur(3)], ids=["Normalize", "blur"])
 def test_transforms_can_still_be_scripted(chain: Any) -> None:
     """torchvision's functions are replaced by ones with their signatures, which TorchScript compiles."""
-    trace.install()
+    trace_calls.install()
     image = torch.rand(3, 8, 8)
     torch.manual_seed(0)
     plain = chain(image)

@@ -15,7 +15,8 @@ import torch
 from PIL import Image
 from torch.utils.data import Dataset
 
-from kernel_monitor.loaders.data.own_dataset import OwnDataset, Trace
+from kernel_monitor.loaders.data.own_dataset import OwnDataset
+from kernel_monitor.loaders.data.own_traces import Trace
 from kernel_monitor.loaders.data.structure import equal
 from kernel_monitor.loaders.data.trace import Mismatch
 from kernel_monitor.loaders.transforms.recorded import nearest_of_opencv

@@ -16,8 +16,8 @@ from PIL import Image, ImageOps
 from torch.nn import functional as nn_functional
 from torchvision.transforms import functional
 
-from kernel_monitor.loaders.data import calls, trace
-from kernel_monitor.loaders.data.own_dataset import Trace
+from kernel_monitor.loaders.data import trace_calls
+from kernel_monitor.loaders.data.own_traces import Trace
 from kernel_monitor.loaders.data.trace import Node
 from kernel_monitor.loaders.transforms import recorded
 from kernel_monitor.loaders.transforms.recorded import (
@@ -44,8 +44,7 @@ RIGHT, DOWN = Image.Transpose.FLIP_LEFT_RIGHT, Image.Transpose.FLIP_TOP_BOTTOM
 @pytest.fixture(autouse=True)
 def followed() -> None:
     """Let openers and functions follow calls, as a data set's examination does."""
-    calls.install()
-    trace.install()
+    trace_calls.install()
 
 
 def written(folder: Path, pixels: npt.NDArray[np.uint8], mode: str = "L") -> Path:

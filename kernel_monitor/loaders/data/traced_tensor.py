@@ -1,0 +1,428 @@
+"""Tensors in traces, and the functions of torch and torchvision that are followed on them."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
+from torchvision.transforms import functional
+
+from .lazy_array import is_lazy
+from .trace import (
+    FUNCTIONS,
+    TORCHVISION,
+    Following,
+    Form,
+    Layout,
+    Node,
+    Operation,
+    Step,
+    called,
+    lengths,
+    replace_function,
+    rest,
+    same_form,
+)
+
+# ---- Memory without pixels, and torch's functions on tensors in it, on the thread of the call.
+
+
+class _Memory(NamedTuple):
+    """Memory without pixels: a function that returns a tensor in it, or None if it was freed, and the images in it."""
+
+    tensor: Callable[[], torch.Tensor | None]
+    nodes: dict[Any, Node]
+
+
+def _address(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _geometry(tensor: torch.Tensor) -> Any:
+    """Return what all views of an image have in common that differ in dimensions of length 1 only."""
+    return tensor.storage_offset(), *lengths(tensor.shape, tensor.stride())
+
+
+def _blank(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> Any:
+    """Return the memory of a tensor of zeros; its pages are not touched."""
+    items = 1 + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
+    return np.zeros(items * dtype.itemsize, dtype=np.uint8)
+
+
+def _of(memory: Any) -> torch.Tensor | None:
+    return None if memory is None else torch.frombuffer(memory, dtype=torch.uint8)
+
+
+def interleaved(height: int, width: int) -> Form:
+    """Return the form of a tensor made of an image whose channels lie beside each other."""
+    return (3, height, width), (1, 3 * width, 3), torch.uint8
+
+
+_METADATA = frozenset(
+    {"size", "dim", "stride", "numel", "nelement", "ndimension", "is_floating_point", "is_complex", "is_contiguous"}
+    | {"element_size", "get_device", "__len__", "__hash__", "storage_offset", "is_signed", "is_pinned", "is_shared"}
+)
+_PROPERTIES = frozenset(
+    {"shape", "dtype", "device", "ndim", "layout", "requires_grad", "is_cuda", "is_quantized", "is_sparse", "is_leaf"}
+    | {"is_meta", "is_mps", "is_xpu", "is_nested", "is_mkldnn", "names", "itemsize", "nbytes", "grad", "grad_fn"}
+)
+_VIEWS = frozenset(
+    {"as_tensor", "requires_grad_", "reshape", "view", "unsqueeze", "squeeze", "as_strided", "detach", "cpu"}
+)
+_NAMES = {
+    "__truediv__": "div",
+    "true_divide": "div",
+    "__sub__": "sub",
+    "__add__": "add",
+    "__mul__": "mul",
+    "divide": "div",
+}
+_NAMES |= {"multiply": "mul", "subtract": "sub", "__isub__": "sub_", "__iadd__": "add_", "__imul__": "mul_"}
+_NAMES |= {"__itruediv__": "div_"}
+_CASTS = {"to": None, "float": torch.float32, "long": torch.int64, "byte": torch.uint8, "int": torch.int32}
+_PURE = frozenset({"conv2d", "clamp", "pow", "abs", "sqrt", "contiguous"})
+"""Functions that draw nothing and which no engine computes; their results have the image's size."""
+_ARITHMETIC = frozenset({"add", "sub", "mul", "div"})
+
+
+class TracedTensors(TorchFunctionMode):
+    """The tensors of a call that have no pixels yet; while it is entered, torch's functions on them are followed.
+
+    They are known by their memory, as views of one tensor are different objects.
+    """
+
+    def __init__(self, call: Following) -> None:
+        super().__init__()
+        self.call = call
+        self._memory: dict[int, _Memory] = {}  # by address
+        self._computed = {end.base: image for end, image in call.pixels.items() if not isinstance(end.form, str)}
+
+    def lazy(self, node: Node, layout: Layout) -> torch.Tensor:
+        """Return a tensor without pixels for a node, in the memory of the computed image that it will become."""
+        size, stride, dtype = layout
+        memory: torch.Tensor | None = self._computed.get(node)
+        if memory is not None:
+            self._memory[_address(memory)] = _Memory(lambda: memory, {_geometry(memory): node})
+            return memory
+        blank = _blank(size, stride, dtype)
+        tensor = torch.frombuffer(blank, dtype=dtype).as_strided(size, stride)
+        address = _address(tensor)
+        # The memory is forgotten when it is freed: its address may be given to other tensors.
+        alive = weakref.ref(blank, lambda _: self._memory.pop(address, None))
+        self._memory[address] = _Memory(lambda: _of(alive()), {_geometry(tensor): node})
+        return tensor
+
+    def track(self, tensor: torch.Tensor, node: Node) -> None:
+        """Record that a tensor, in memory without pixels, is the image of a node."""
+        self._memory[_address(tensor)].nodes[_geometry(tensor)] = node
+
+    def untrack(self, tensor: torch.Tensor) -> _Memory:
+        """Forget a tensor's memory, which now has pixels; return it."""
+        return self._memory.pop(_address(tensor))
+
+    def node_of(self, tensor: torch.Tensor) -> Node | None:
+        """Return the node of a tensor; None for a tensor with pixels of its own."""
+        memory = self._memory.get(_address(tensor)) if self._memory else None
+        return None if memory is None else memory.nodes.get(_geometry(tensor))
+
+    def knows(self, tensor: torch.Tensor) -> bool:
+        """Return whether a tensor lies in memory without pixels."""
+        return _address(tensor) in self._memory
+
+    def alone(self, tensor: torch.Tensor) -> bool:
+        """Return whether no other part of its memory is known as an image."""
+        return len(self._memory[_address(tensor)].nodes) == 1
+
+    def others_than(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Return whether there is memory without pixels besides that of these tensors."""
+        known = set(map(_address, tensors))
+        return any(address not in known and memory.tensor() is not None for address, memory in self._memory.items())
+
+    def fill(self, tensor: torch.Tensor) -> None:
+        """Fill a tensor's memory with pixels."""
+        for (offset, size, stride), node in self.untrack(tensor).nodes.items():
+            image = self.call.pixels_needed(node)
+            image.new_empty(0).set_(tensor.untyped_storage(), offset, size, stride).copy_(image.reshape(size))
+
+    def fill_all(self) -> None:
+        """Fill all memory without pixels."""
+        for memory in list(self._memory.values()):
+            tensor = memory.tensor()
+            if tensor is not None:
+                self.fill(tensor)
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        named = kwargs or {}
+        call = self.call
+        if args and call.gave_array and is_lazy(args[0]) and not call.paused:
+            return args[0].as_tensor(function, args[1:], named)
+        if call.paused or not self._memory:
+            return function(*args, **named)
+        found: list[torch.Tensor] = []
+        self._add_unfilled(args, found)
+        if named:
+            self._add_unfilled(named.values(), found)
+        if not found:
+            return function(*args, **named)
+        name = getattr(function, "__name__", "")
+        if name == "__get__":
+            if getattr(function.__self__, "__name__", "") in _PROPERTIES:
+                return function(*args, **named)
+        elif name in _METADATA:
+            return function(*args, **named)
+        elif found[0] is args[0] and len(found) == 1:
+            node = self.node_of(found[0])
+            if node is not None:
+                followed = _follow(self, node, _NAMES.get(name, name), function, args, named)
+                if followed is not NotImplemented:
+                    return followed
+        call.asking = f"torch.{name.strip('_')}"
+        for tensor in found:
+            if self.knows(tensor):
+                self.fill(tensor)
+        return function(*args, **named)
+
+    def _add_unfilled(self, values: Iterable[Any], found: list[torch.Tensor], depth: int = 4) -> None:
+        """Add the tensors without pixels among a function's arguments to `found`."""
+        for value in values:
+            if isinstance(value, torch.Tensor):
+                if value.layout is torch.strided and value.device.type == "cpu" and self.knows(value):
+                    found.append(value)
+            elif depth and isinstance(value, (list, tuple)):
+                self._add_unfilled(value, found, depth - 1)
+            elif depth and isinstance(value, dict):
+                self._add_unfilled(value.values(), found, depth - 1)
+
+
+def _follow(tensors: TracedTensors, node: Node, name: str, function: Any, args: Any, named: Any) -> Any:
+    """Return the result of a function of a tensor without pixels; NotImplemented if it is not followed."""
+    tensor: torch.Tensor = args[0]
+    others = args[1:]
+    if (
+        name in _VIEWS
+        or (name == "contiguous" and tensor.is_contiguous())
+        or (name == "to" and _stays(tensor, others, named))
+    ):
+        result = function(*args, **named)
+        return result if tensors.node_of(result) is node else NotImplemented
+    if name.rstrip("_") in _ARITHMETIC and not name.startswith("__"):
+        return _arithmetic(tensors, node, name, function, args, named)
+    values: tuple[Any, ...] = ()
+    size = node.size
+    kind: tuple[Any, ...]
+    if name == "clone" and not others and not named:
+        kind = ("clone",)
+    elif name in _CASTS:
+        dtype = _CASTS[name] or _dtype(others, named)
+        if not isinstance(dtype, torch.dtype):
+            return NotImplemented
+        kind = ("cast", str(dtype))
+    elif name in ("round", "round_") and not others and not named:
+        kind = ("round",)
+        if name == "round_":
+            apply = functools.partial(_copied, tuple(tensor.shape), function, ())
+            return _in_place(tensors, node, Operation(kind, (), apply), tensor)
+    elif name == "flip":
+        dims = others[0] if len(others) == 1 and not isinstance(others[0], int) else others or named.get("dims", ())
+        dims = [dim if dim < 0 else dim - tensor.ndim for dim in dims] if isinstance(dims, (list, tuple)) else [dims]
+        if dims not in ([-1], [-2]):
+            return NotImplemented
+        kind = ("mirror", dims == [-2])
+    elif name == "__getitem__":
+        window = _sliced(tensor, others[0])
+        if window is None:
+            return NotImplemented
+        result = function(*args, **named)
+        apply = functools.partial(_shaped, tuple(tensor.shape), functools.partial(rest, function, others, named))
+        return _view(tensors, node, Operation(("window", None), window, apply), result)
+    elif name == "interpolate":
+        given = dict(zip(("size", "scale_factor", "mode", "align_corners"), others, strict=False)) | named
+        if given.get("align_corners") or given.get("scale_factor") is not None or tensor.ndim != 4:
+            return NotImplemented
+        if given.get("mode", "nearest") != "nearest" and not given.get("antialias"):
+            return NotImplemented
+        mode = given.get("mode", "nearest")
+        height, width = given["size"]
+        size, values = (int(height), int(width)), (int(height), int(width))
+        kind = ("resize", {"nearest": "nearest of torch"}.get(mode, mode))
+    elif name == "pad":
+        given = dict(zip(("pad", "mode", "value"), others, strict=False)) | named
+        sides = list(given["pad"])
+        if len(sides) not in (2, 4):
+            return NotImplemented
+        left, right, top, bottom = [*sides, 0, 0][:4]
+        size = node.size[0] + top + bottom, node.size[1] + left + right
+        mode = given.get("mode", "constant")
+        kind, values = ("window", float(given.get("value") or 0)), (-top, -left, *size)
+        kind = kind if mode == "constant" else ("pad", mode)
+    elif name in _PURE:
+        kind = (name,)
+    else:
+        return NotImplemented
+    blank = _unreal(tensor)
+    beside = [other.to("meta") if isinstance(other, torch.Tensor) else other for other in others]
+    shaped = function(blank, *beside, **named)
+    if tuple(shaped.shape[-2:]) != size:
+        return NotImplemented
+    apply = functools.partial(_shaped, tuple(tensor.shape), functools.partial(rest, function, others, named))
+    return _as_class(tensors.call.follow(node, Operation(kind, values, apply), size, _form(shaped)), shaped)
+
+
+def _unreal(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of the same class and form on torch's device for forms alone."""
+    blank = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+    return blank if type(tensor) is torch.Tensor else blank.as_subclass(type(tensor))
+
+
+def _as_class(result: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    return result if type(like) is torch.Tensor else result.as_subclass(type(like))
+
+
+def _form(tensor: torch.Tensor) -> Form:
+    return tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype
+
+
+def _shaped(size: tuple[int, ...], function: Callable[[Any], Any], image: torch.Tensor) -> Any:
+    """Return a function of an image in the shape in which it was called; dimensions of length 1 may differ."""
+    return function(image.reshape(size))
+
+
+def _stays(tensor: torch.Tensor, others: Any, named: Any) -> bool:
+    """Return whether `Tensor.to` with these arguments returns the tensor itself."""
+    given = [*others, *named.values()]
+    return bool(given) and all(value is tensor.dtype or value in ("cpu", torch.device("cpu")) for value in given)
+
+
+def _dtype(others: Any, named: Any) -> Any:
+    if len(others) == 1 and not named:
+        return others[0]
+    return named["dtype"] if not others and named.keys() == {"dtype"} else None
+
+
+def _sliced(tensor: torch.Tensor, key: Any) -> tuple[int, int, int, int] | None:
+    """Return top, left, height and width of a part inside an image; None for any other index."""
+    keys = list(key) if isinstance(key, tuple) else [key]
+    if any(not isinstance(part, slice) and part is not Ellipsis for part in keys) or keys.count(Ellipsis) > 1:
+        return None
+    if Ellipsis in keys:
+        at = keys.index(Ellipsis)
+        keys[at : at + 1] = [slice(None)] * (tensor.ndim - len(keys) + 1)
+    keys += [slice(None)] * (tensor.ndim - len(keys))
+    if any(part != slice(None) for part in keys[:-2]):
+        return None
+    spans = [part.indices(length) for part, length in zip(keys[-2:], tensor.shape[-2:], strict=True)]
+    if any(step != 1 or stop <= start for start, stop, step in spans):
+        return None
+    (top, bottom, _), (left, right, _) = spans
+    return top, left, bottom - top, right - left
+
+
+def _arithmetic(tensors: TracedTensors, node: Node, name: str, function: Any, args: Any, named: Any) -> Any:
+    tensor = args[0]
+    if tensor.dtype is not torch.float32 or len(args) != 2 or named or tensor.ndim < 3 or tensor.shape[-3] != 3:
+        return NotImplemented
+    values = _channels(args[1])
+    if values is None:
+        return NotImplemented
+    apply = functools.partial(_copied, tuple(tensor.shape), function, args[1:])
+    if name.endswith("_"):
+        return _in_place(tensors, node, Operation((name[:-1],), values, apply), tensor)
+    result = tensors.call.follow(node, Operation((name,), values, apply), node.size, _form(tensor))
+    return result if type(tensor) is torch.Tensor else _as_class(result, function(_unreal(tensor), 1.0))
+
+
+def _copied(
+    size: tuple[int, ...], function: Callable[..., Any], others: tuple[Any, ...], image: torch.Tensor
+) -> torch.Tensor:
+    result: torch.Tensor = function(image.reshape(size).clone(), *others)
+    return result
+
+
+def _channels(value: Any) -> tuple[float, ...] | None:
+    """Return a value for each of three channels; None if it is something else."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return (float(value),) * 3
+    if not isinstance(value, torch.Tensor) or value.dtype is not torch.float32 or value.device.type != "cpu":
+        return None
+    if value.ndim == 0 or value.numel() == 1:
+        return (float(value),) * 3
+    if tuple(value.shape[-3:]) == (3, 1, 1) and value.numel() == 3:
+        return tuple(value.reshape(-1).tolist())
+    return None
+
+
+def _in_place(tensors: TracedTensors, node: Node, operation: Operation, tensor: torch.Tensor) -> Any:
+    if not tensors.alone(tensor):
+        return NotImplemented
+    changed = tensors.call.record(node, Node(node, operation, node.size, node.form))
+    if changed in tensors.call.pixels:
+        tensors.untrack(tensor)
+    else:
+        changed.base = node.base
+        tensors.track(tensor, changed)
+    return tensor
+
+
+def _view(tensors: TracedTensors, node: Node, operation: Operation, result: torch.Tensor) -> Any:
+    """Return a part of a tensor without pixels, which shares its memory."""
+    size = (int(result.shape[-2]), int(result.shape[-1]))
+    made = tensors.call.record(node, Node(node, operation, size, _form(result)))
+    if made in tensors.call.pixels and made.base is made:
+        return tensors.call.pixels[made]
+    tensors.track(result, made)
+    return result
+
+
+# ---- Functions of torchvision that take tensors.
+
+
+def _as_pillow(node: Node, function: Any, others: Any, named: Any) -> Step:
+    if isinstance(node.form, str) or node.form[2] is not torch.uint8 or node.form[0][0] != 3 or others or named:
+        return None
+    return Operation(("pillow",), (), function), node.size, "RGB"
+
+
+def _normalized(node: Node, function: Any, others: Any, named: Any) -> Step:
+    """Follow torchvision's function as a whole: it calls a dozen of torch's for an image."""
+    arguments = dict(zip(("mean", "std", "inplace"), others, strict=False)) | named
+    mean, std = (arguments.get(name) for name in ("mean", "std"))
+    lists = isinstance(mean, (list, tuple)) and isinstance(std, (list, tuple)) and {len(mean), len(std)} <= {1, 3}
+    if isinstance(node.form, str) or node.form[2] is not torch.float32 or arguments.get("inplace") or not lists:
+        return None
+    values = (*(list(map(float, mean)) * 3)[:3], *(list(map(float, std)) * 3)[:3])
+    if 0.0 in values[3:]:
+        return None
+    return Operation(("normalize",), values, functools.partial(rest, function, others, named)), node.size, node.form
+
+
+_torch_normalize, _torch_gaussian_blur = functional.normalize, functional.gaussian_blur
+FUNCTIONS |= {_torch_normalize: _normalized, _torch_gaussian_blur: same_form}
+
+
+# With the signatures of torchvision's, as users script modules that call them.
+
+
+def _normalize(tensor: torch.Tensor, mean: list[float], std: list[float], inplace: bool = False) -> torch.Tensor:
+    if not torch.jit.is_scripting():  # type: ignore[attr-defined]
+        return called(_torch_normalize, tensor, mean, std, inplace)  # type: ignore[no-any-return]
+    return _torch_normalize(tensor, mean, std, inplace)  # type: ignore[no-any-return]
+
+
+def _gaussian_blur(img: torch.Tensor, kernel_size: list[int], sigma: list[float] | None = None) -> torch.Tensor:
+    if not torch.jit.is_scripting():  # type: ignore[attr-defined]
+        return called(_torch_gaussian_blur, img, kernel_size, sigma)  # type: ignore[no-any-return]
+    return _torch_gaussian_blur(img, kernel_size, sigma)  # type: ignore[no-any-return]
+
+
+def install() -> None:
+    """Replace torchvision's functions that take tensors and are followed as a whole, once in a process."""
+    if functional.normalize is _torch_normalize:
+        functional.normalize = _normalize
+    if functional.gaussian_blur is _torch_gaussian_blur:
+        functional.gaussian_blur = _gaussian_blur
+    replace_function(TORCHVISION, "to_pil_image", _as_pillow)
