@@ -429,6 +429,9 @@ def as_opened(opened: Opened) -> Any:
 COPIES = (np.array, np.asarray, np.ascontiguousarray)
 """Functions that make the array of an image, or copy one."""
 
+RED_AND_BLUE = 4
+"""The code of `cv2.cvtColor` that exchanges red and blue: COLOR_BGR2RGB and COLOR_RGB2BGR."""
+
 _COPYING = tuple(function.__name__ for function in COPIES)
 _KNOWN: dict[str, types.ModuleType] = {}
 
@@ -452,6 +455,17 @@ def seen(module: types.ModuleType, code: types.CodeType) -> types.ModuleType:
     if module is torch:
         return torch_view() if _names(code, ("from_numpy",)) else module
     return _opencv(module) if module is sys.modules.get("cv2") else module
+
+
+def with_arguments(
+    function: Callable[..., Any], others: tuple[Any, ...], named: dict[str, Any]
+) -> Callable[[Any], Any]:
+    """Return a function of an image that calls this one with these arguments besides; it can be sent to workers."""
+    return functools.partial(_with_first, function, others, named)
+
+
+def _with_first(function: Callable[..., Any], others: tuple[Any, ...], named: dict[str, Any], first: Any) -> Any:
+    return function(first, *others, **named)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import os
 import stat
@@ -27,6 +26,7 @@ from .calls import (
     OPENED_TWICE,
     PIL,
     PIXELS,
+    RED_AND_BLUE,
     RGB,
     TENSOR,
     TWICE,
@@ -42,8 +42,10 @@ from .calls import (
     image_of,
     name_of,
     result_of,
+    with_arguments,
 )
 from .lazy_array import LazyArray, decoded, name_of_function, with_real
+from .lazy_image import LazyImage, turn_into
 from .structure import Place, places, values
 
 # ---- Lazy tensors and arrays, which are decoded at the first operation that needs their pixels.
@@ -54,7 +56,7 @@ _PLAIN = (slice, type(...))
 _PACKAGE = __name__.rpartition(".")[0]
 
 
-class _LazyTensor(torch.Tensor):
+class _DryTensor(torch.Tensor):
     """A lazy tensor from torchvision's decoders; torch's functions get the real tensor in its place."""
 
     @classmethod
@@ -65,7 +67,7 @@ class _LazyTensor(torch.Tensor):
         return _real(self, operation)
 
 
-class _LazyArray(LazyArray):
+class _DryArray(LazyArray):
     """A lazy array of a dry run."""
 
     def __init__(self, call: Call, opened: Opened, colours: str) -> None:
@@ -107,13 +109,13 @@ def _reverse(array: Any) -> Any:
     return array[..., ::-1]
 
 
-def then(array: _LazyArray, step: Callable[[Any], Any], *, reverses: bool = False) -> _LazyArray:
+def then(array: _DryArray, step: Callable[[Any], Any], *, reverses: bool = False) -> _DryArray:
     """Return the lazy result of a step that only moves or copies pixels; it may reverse the channels."""
     own = array.__dict__
     colours = own["_colours"]
     if reverses:
         colours = BGR if colours == RGB else RGB
-    return _LazyArray(own["_call"], own["_opened"].then(step, ARRAY), colours)
+    return _DryArray(own["_call"], own["_opened"].then(step, ARRAY), colours)
 
 
 def fail(call: Call, operation: str | None) -> None:
@@ -136,43 +138,24 @@ def fail(call: Call, operation: str | None) -> None:
 
 # ---- A lazy image, which becomes the image itself at the first operation that needs its pixels.
 
-_ANSWERED = frozenset(
-    {"__class__", "__dict__", "__enter__", "__exit__", "close", "convert", "copy", "load"}
-    | {"size", "width", "height", "mode", "format", "filename", "info", "getexif"}
-)
-"""Attributes that need no pixels; all others need them, or might."""
 _AS_ARRAY = ("__array__", "__array_interface__", "__array_struct__", "__array_priority__", "__len__", "__buffer__")
 
 
-class LazyImage(Image.Image):
-    """A lazy image; it is an `Image.Image`, for code that checks the class."""
+class DryImage(LazyImage):
+    """A lazy image of a dry run; if its pixels are asked for then, the dry run fails."""
 
     _opened: Opened
     _call: Call
-    _colours: str  # see `openers`
+    _colours: str  # see `calls.RGB`
 
-    def __getattribute__(self, name: str) -> Any:
-        own = object.__getattribute__(self, "__dict__")
-        call: Call | None = own.get("_call")
-        under_way = call is not None and call is current()
-        if name in ("__class__", "__dict__") or (under_way and name in _ANSWERED and call.reason is None):  # type: ignore[union-attr]
-            return object.__getattribute__(self, name)
-        if call is not None and under_way:
+    @staticmethod
+    def stays_lazy(call: Call) -> bool:
+        return call is current() and call.reason is None
+
+    def asked(self, call: Call, name: str) -> None:
+        if call is current():
             fail(call, "as an array" if name in _AS_ARRAY else f".{name}")
         become(self)
-        return getattr(self, name)
-
-    def __enter__(self) -> LazyImage:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Do nothing: no file is open."""
-
-    def close(self) -> None:
-        """Do nothing: no file is open."""
-
-    def load(self) -> None:
-        """Do nothing: a dry run decodes no image."""
 
     def convert(self, mode: str | None = None, *others: Any, **named: Any) -> Any:
         call = self.__dict__["_call"]
@@ -187,14 +170,6 @@ class LazyImage(Image.Image):
     @property
     def size(self) -> tuple[int, int]:
         return self.__dict__["_opened"].header.size  # type: ignore[no-any-return]
-
-    @property
-    def width(self) -> int:
-        return self.size[0]
-
-    @property
-    def height(self) -> int:
-        return self.size[1]
 
     @property
     def mode(self) -> str:
@@ -234,20 +209,20 @@ def answered(call: Call, original: Callable[..., Any], args: tuple[Any, ...], na
 def _made_of(call: Call, original: Callable[..., Any], image: Any, others: tuple[Any, ...], named: Any) -> Any:
     """Return the lazy result of a function of a lazy image, if it only moves or copies pixels; else None."""
     name = original.__name__
-    step = functools.partial(_first, original, others, named)
+    step = with_arguments(original, others, named)
     if original in COPIES and not others and named.keys() <= _COPYING and named.get("dtype") in (None, np.uint8):
-        if type(image) is _LazyArray:
+        if type(image) is _DryArray:
             return then(image, step)
-        if type(image) is LazyImage:
+        if type(image) is DryImage:
             check_colours(image, call)
             if call.reason is None:
-                return _LazyArray(call, opened_of(image).then(_to_rgb, PIL).then(step, ARRAY), RGB)
-    elif type(image) is _LazyArray and name == "fromarray" and not others and not named:
+                return _DryArray(call, opened_of(image).then(_to_rgb, PIL).then(step, ARRAY), RGB)
+    elif type(image) is _DryArray and name == "fromarray" and not others and not named:
         check_colours(image, call)
         if call.reason is None:
             return made(call, opened_of(image).then(step, PIL), RGB)
-    elif type(image) is _LazyArray and name == "cvtColor":
-        if (*others, *named.values()) == _EXCHANGE and named.keys() <= {"code"}:
+    elif type(image) is _DryArray and name == "cvtColor":
+        if (*others, *named.values()) == (RED_AND_BLUE,) and named.keys() <= {"code"}:
             return then(image, step, reverses=True)
         call.fail(
             NOT_RGB, f"{name_of_function(original)}(…, {', '.join(map(str, (*others, *named.values())))}) comes first"
@@ -256,11 +231,6 @@ def _made_of(call: Call, original: Callable[..., Any], image: Any, others: tuple
 
 
 _COPYING = {"dtype", "copy", "order"}
-_EXCHANGE = (4,)  # cv2.COLOR_BGR2RGB, which is COLOR_RGB2BGR
-
-
-def _first(function: Callable[..., Any], others: tuple[Any, ...], named: dict[str, Any], first: Any) -> Any:
-    return function(first, *others, **named)
 
 
 def check_colours(image: Any, call: Call) -> None:
@@ -273,29 +243,25 @@ def check_colours(image: Any, call: Call) -> None:
         call.fail(NOT_RGB, f"it stays {own['_opened'].header.mode}, as its file has it")
 
 
-_LAZY = (LazyImage, _LazyTensor, _LazyArray)
+_LAZY = (DryImage, _DryTensor, _DryArray)
 _NOTHING = torch.empty(0, dtype=torch.uint8)
 
 
 def made(call: Call, opened: Opened, colours: str) -> Any:
     """Return a lazy image of this dry run."""
     if opened.kind == ARRAY:
-        return _LazyArray(call, opened, colours)
+        return _DryArray(call, opened, colours)
     is_tensor = opened.kind == TENSOR
-    image: Any = torch.Tensor._make_subclass(_LazyTensor, _NOTHING) if is_tensor else object.__new__(LazyImage)
+    image: Any = torch.Tensor._make_subclass(_DryTensor, _NOTHING) if is_tensor else object.__new__(DryImage)
     object.__getattribute__(image, "__dict__").update(_call=call, _opened=opened, _colours=colours)
     return image
 
 
-def become(image: LazyImage) -> None:
+def become(image: DryImage) -> None:
     """Turn a lazy image that has outlived its dry run into the image that was opened."""
     own = object.__getattribute__(image, "__dict__")
-    opened, colours = own["_opened"], own["_colours"]
-    real = opened.real().convert("RGB") if colours == RGB else opened.real()
-    real.load()  # otherwise the file would be closed when `real` is collected
-    own.clear()
-    own.update(real.__dict__)
-    object.__setattr__(image, "__class__", type(real))
+    opened = own["_opened"]
+    turn_into(image, opened.real().convert("RGB") if own["_colours"] == RGB else opened.real())
 
 
 def opened_of(image: Any) -> Opened:

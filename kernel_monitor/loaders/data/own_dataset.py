@@ -48,7 +48,7 @@ from .calls import (
     as_opened,
     plainly,
 )
-from .dry_call import DryCall, LazyImage, become, check_colours, first_image, opened_of
+from .dry_call import DryCall, DryImage, become, check_colours, first_image, opened_of
 from .examination import (
     AGAIN,
     DEVIATING,
@@ -465,7 +465,7 @@ class OwnDataset:
         injected.begin(sample_keys(seed, 0, [number], [0]))
         dry = reading.filled(injected.run(as_opened(reading.opened), 0))
         for left in values(dry):  # an image that the sample keeps beside the transformed one
-            if type(left) is LazyImage:
+            if type(left) is DryImage:
                 become(left)
         if not equal(dry, real):
             repeated = self._seeded(seed, injected, key)
@@ -490,7 +490,7 @@ class OwnDataset:
 
 def _check_class(image: Any, call: DryCall) -> None:
     """Fail the dry run if an image that no transform gets is of a file's class, such as `JpegImageFile`."""
-    if call.reason is None and type(image) is LazyImage and image.format is not None:
+    if call.reason is None and type(image) is DryImage and image.format is not None:
         call.fail(NOT_RGB, "it is returned as PIL.Image.open gives it")
 
 

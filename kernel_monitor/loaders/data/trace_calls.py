@@ -12,7 +12,7 @@ from .calls import ARRAY, AS_ARRAY, AS_FILE, PIL, RGB, TENSOR, Opened, Opener, T
 from .dry_call import opened_by
 from .lazy_array import decoded, is_lazy
 from .structure import values
-from .trace import ARRAY_RGB, ARRAYS, BGR, CLASSES, FUNCTIONS, Ended, Following, Form, Mismatch, Node
+from .trace import ARRAY_RGB, ARRAYS, BGR, CLASSES, FUNCTIONS, Ended, FollowedCall, Form, Mismatch, Node
 from .traced_array import TracedArray
 from .traced_image import TracedFile, TracedImage
 from .traced_tensor import TracedTensors, interleaved
@@ -26,7 +26,7 @@ def install() -> None:
     traced_array.install()
 
 
-class _TracedCall(Following):
+class _TracedCall(FollowedCall):
     """What both calls have in common: openers return lazy images, and functions of them are followed."""
 
     def __init__(self, pixels: Mapping[Node, Any]) -> None:

@@ -15,15 +15,28 @@ from typing import Any
 import numpy as np
 import torch
 
-from . import calls, trace
+from . import calls
+from .calls import RED_AND_BLUE, with_arguments
 from .lazy_array import LazyArray, decoded, is_lazy, with_real
 from .structure import places, put, values
 from .trace import ARRAY_RGB as RGB
-from .trace import BGR, CLASSES, FLOATS, Form, Node, Operation
+from .trace import (
+    BGR,
+    CLASSES,
+    FLOATS,
+    FUNCTIONS,
+    FollowedCall,
+    Form,
+    Node,
+    Operation,
+    Step,
+    by_name,
+    replace_function,
+    slices,
+    windowed,
+)
 
-_ALL = slice(None)
-_TENSORS = {"uint8": torch.uint8, "float32": torch.float32}
-_Step = tuple[Operation, tuple[int, int], Form] | None
+_ALL, _BACK = slice(None), slice(None, None, -1)
 
 
 class TracedArray(LazyArray):
@@ -41,9 +54,19 @@ class TracedArray(LazyArray):
         packed: whether these then lie one after the other, in memory of their own.
     """
 
+    _call: FollowedCall
+    _node: Node
+    _base: Any  # a `TracedArray`
+    _step: Any
+    _strides: tuple[int, ...]
+    _planar: bool
+    _packed: bool
+    _real: Any = None  # the real array, once there is one
+    _shared = False  # whether there is a tensor without pixels in the same memory
+
     def __init__(
         self,
-        call: Any,
+        call: FollowedCall,
         node: Node,
         base: TracedArray | None = None,
         step: Callable[[Any], Any] | None = None,
@@ -59,15 +82,13 @@ class TracedArray(LazyArray):
     @property
     def node(self) -> Node | None:
         """The image; None if the channels come first, or there are pixels."""
-        return None if self.__dict__["_planar"] else self._lazy
+        return None if self._planar else self._lazy
 
     @property
     def _lazy(self) -> Node | None:
-        own = self.__dict__
-        if "_real" in own or (own["_base"] is not None and own["_base"]._lazy is None):
+        if self._real is not None or (self._base is not None and self._base._lazy is None):
             return None
-        node: Node = own["_node"]
-        return node
+        return self._node
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -76,7 +97,7 @@ class TracedArray(LazyArray):
             return self._pixels(None).shape  # type: ignore[no-any-return]
         if node.form == CLASSES:
             return node.size
-        return (3, *node.size) if self.__dict__["_planar"] else (*node.size, 3)
+        return (3, *node.size) if self._planar else (*node.size, 3)
 
     @property
     def ndim(self) -> int:
@@ -90,43 +111,36 @@ class TracedArray(LazyArray):
     def dtype(self) -> Any:
         if self._lazy is None:
             return self._pixels(None).dtype
-        return np.dtype(np.float32 if self.__dict__["_node"].form == FLOATS else np.uint8)
+        return np.dtype(np.float32 if self._node.form == FLOATS else np.uint8)
 
     @property
     def strides(self) -> tuple[int, ...]:
-        found: tuple[int, ...] = self.__dict__["_strides"] if self._lazy is not None else self._pixels(None).strides
-        return found
+        return self._strides if self._lazy is not None else self._pixels(None).strides
 
     @property
     def _contiguous(self) -> bool:
         packed = _packed_strides(self.shape, self.dtype.itemsize)
-        return all(
-            length == 1 or a == b for length, a, b in zip(self.shape, self.__dict__["_strides"], packed, strict=True)
-        )
+        return all(length == 1 or a == b for length, a, b in zip(self.shape, self._strides, packed, strict=True))
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def _pixels(self, operation: str | None) -> Any:
-        own = self.__dict__
-        if "_real" not in own:
-            call: Any = own["_call"]
-            node: Node = own["_node"]
-            if own.get("_shared") and calls.current() == call:
+        if self._real is None:
+            call, under_way = self._call, self._call is calls.current()
+            if self._shared and under_way:
                 raise call.stop
-            if own["_base"] is not None:
-                real = own["_step"](own["_base"]._pixels(operation))
+            call.asking = operation or "np.array"
+            if self._base is not None:
+                real = self._step(self._base._pixels(operation))
             else:
-                under_way: Any = calls.current()
-                call.asking = operation or "np.array"
-                real = call.pixels_needed(node) if under_way is call else node.real()
-            own["_real"] = real
-        return own["_real"]
+                real = call.pixels_needed(self._node) if under_way else self._node.real()
+            self.__dict__["_real"] = real
+        return self._real
 
     def fill(self, real: Any) -> None:
         """Give it the pixels of its node."""
-        own = self.__dict__
-        own["_real"] = own["_step"](real) if own["_planar"] else real
+        self.__dict__["_real"] = self._step(real) if self._planar else real
 
     # ---- What needs no pixels.
 
@@ -134,7 +148,7 @@ class TracedArray(LazyArray):
         node = self.node
         if node is None or order != "C":
             return self._pixels(".copy").copy(order)
-        return self._followed(_clone(np.copy), node.form)
+        return self._clone(np.copy)
 
     def __copy__(self) -> Any:
         return self.copy()
@@ -143,46 +157,41 @@ class TracedArray(LazyArray):
         node = self.node
         if node is None or node.form == CLASSES or axes not in ((2, 0, 1), ((2, 0, 1),), ([2, 0, 1],)):
             return self._pixels(".transpose").transpose(*axes)
-        down, across, beside = self.__dict__["_strides"]
-        return TracedArray(self.__dict__["_call"], node, self, _planes, (beside, down, across), planar=True)
+        down, across, beside = self._strides
+        return TracedArray(self._call, node, self, _planes, (beside, down, across), planar=True)
 
     def __getitem__(self, key: Any) -> Any:
         parts = self._parts(key)
         if parts is None:
             return self._pixels("indexing")[key]
-        (rows, columns, reverse), made = parts, self
-        (top, height, over), (left, width, across) = rows, columns
-        node = self.node
-        if (top, left, height, width) != (0, 0, *node.size):  # type: ignore[union-attr]
-            part = functools.partial(_part, (slice(top, top + height), slice(left, left + width)))
-            operation = Operation(("window", None), (top, left, height, width), part)
-            made = made._part_of(operation, node.form, (height, width))  # type: ignore[union-attr]
-        for vertical in [vertical for vertical, there in ((True, over), (False, across)) if there]:
-            key = (slice(None, None, -1),) if vertical else (_ALL, slice(None, None, -1))
-            if not is_lazy(made) or made.node is None:
-                made = made[key]
-                continue
-            made = made._part_of(Operation(("mirror", vertical), (), functools.partial(_part, key)), made.node.form)
+        (top, height, over), (left, width, across), reverse = parts
+        steps: list[tuple[Any, Any, Any]] = []  # kinds and values of operations, and the indices that do them
+        if (top, left, height, width) != (0, 0, *self._node.size):
+            index = (slice(top, top + height), slice(left, left + width))
+            steps.append((("window", None), (top, left, height, width), index))
+        if over:
+            steps.append((("mirror", True), (), (_BACK,)))
+        if across:
+            steps.append((("mirror", False), (), (_ALL, _BACK)))
         if reverse:
-            key = (..., slice(None, None, -1))
-            if not is_lazy(made) or made.node is None:
-                return made[key]
-            operation = Operation(("reverse",), (), functools.partial(_part, key))
-            return made._part_of(operation, _reversed(made.node.form))
-        return self._part_of(None, "") if made is self else made
+            steps.append((("reverse",), (), (..., _BACK)))
+        made: Any = self
+        for kind, numbers, index in steps:
+            if is_lazy(made) and made.node is not None:
+                made = made._part_of(Operation(kind, numbers, functools.partial(_part, index)))
+            else:
+                made = made[index]
+        return made if steps else TracedArray(self._call, self._node, self, functools.partial(_part, ...), self.strides)
 
     def _parts(self, key: Any) -> Any:
-        """Return (first, length, backwards) of an index for rows and columns, and whether it reverses the channels."""
+        """Return (first, length, backwards) of an index for rows and columns, and whether it reverses the channels.
+
+        None: it is an index of another kind.
+        """
         node = self.node
-        keys = list(key) if isinstance(key, tuple) else [key]
-        if node is None or any(not isinstance(part, slice) and part is not Ellipsis for part in keys):
+        keys = None if node is None else slices(key, self.ndim)
+        if node is None or keys is None:
             return None
-        if sum(part is Ellipsis for part in keys) > 1 or len(keys) > self.ndim + 1:
-            return None
-        if any(part is Ellipsis for part in keys):
-            at = next(number for number, part in enumerate(keys) if part is Ellipsis)
-            keys[at : at + 1] = [_ALL] * (self.ndim - len(keys) + 1)
-        keys += [_ALL] * (self.ndim - len(keys))
         spans = []
         for part, length in zip(keys[:2], node.size, strict=True):
             start, stop, step = part.indices(length)
@@ -192,36 +201,31 @@ class TracedArray(LazyArray):
                 spans.append((0, length, True))
             else:
                 return None
-        reverse = False
-        if len(keys) == 3:
-            channels = keys[2].indices(3)
-            if channels not in ((0, 3, 1), (2, -1, -1)):
-                return None
-            reverse = channels[2] == -1
-            if reverse and node.form not in (RGB, BGR):
-                return None
+        channels = keys[2].indices(3) if len(keys) == 3 else (0, 3, 1)
+        reverse = channels == (2, -1, -1)
+        if channels != (0, 3, 1) and not (reverse and node.form in (RGB, BGR)):
+            return None
         return (*spans, reverse)
 
-    def _part_of(self, operation: Operation | None, form: Form, size: tuple[int, int] | None = None) -> Any:
+    def _part_of(self, operation: Operation) -> Any:
         """Return a part of this array, in the same memory."""
-        if operation is None:
-            return TracedArray(self.__dict__["_call"], self.__dict__["_node"], self, _itself, self.strides)
-        made = self._followed(operation, form, size)
+        form = _reversed(self._node.form) if operation.kind == ("reverse",) else self._node.form
+        size = operation.values[2:] if operation.kind[0] == "window" else self._node.size
+        made = self._call.follow(self._node, operation, size, form)
         if is_lazy(made):
             back = {("mirror", True): 0, ("mirror", False): 1, ("reverse",): 2}.get(operation.kind)
-            strides = tuple(-step if axis == back else step for axis, step in enumerate(self.__dict__["_strides"]))
+            strides = tuple(-step if axis == back else step for axis, step in enumerate(self._strides))
             made.__dict__.update(_base=self, _step=operation.apply, _strides=strides)
         return made
 
-    def _followed(self, operation: Operation, form: Form, size: tuple[int, int] | None = None) -> Any:
-        own = self.__dict__
-        return own["_call"].follow(own["_node"], operation, own["_node"].size if size is None else size, form)
+    def _clone(self, function: Callable[[Any], Any]) -> Any:
+        """Return the lazy result of a function that copies the array."""
+        return self._call.follow(self._node, Operation(("clone",), (), function), self._node.size, self._node.form)
 
     # ---- Functions.
 
     def called(self, function: Any, others: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Return the result of a function that copies the array or gives a part of it; else NotImplemented."""
-        own = self.__dict__
         if self._lazy is None:
             return NotImplemented
         name = function.__name__
@@ -233,15 +237,15 @@ class TracedArray(LazyArray):
             if named and self.dtype != np.uint8:
                 return NotImplemented
             contiguous = self._contiguous
-            if own["_planar"] and function is np.array:
+            if self._planar and function is np.array:
                 return NotImplemented  # which keeps the order of the dimensions in memory
             if function is not np.array and (contiguous or function is np.asarray):
                 return self
-            if own["_planar"]:
-                apart = TracedArray(own["_call"], own["_node"])  # changes of the base in place do not reach the copy
-                step = functools.partial(_packed, own["_step"])
-                return TracedArray(own["_call"], own["_node"], apart, step, planar=True, packed=True)
-            return self._followed(_clone(np.ascontiguousarray if contiguous else np.array), own["_node"].form)
+            if self._planar:
+                apart = TracedArray(self._call, self._node)  # changes of the base in place do not reach the copy
+                step = functools.partial(_packed, self._step)
+                return TracedArray(self._call, self._node, apart, step, planar=True, packed=True)
+            return self._clone(np.ascontiguousarray if contiguous else np.array)
         if self.node is None or named:
             return NotImplemented
         if function is np.copy and not others:
@@ -252,8 +256,7 @@ class TracedArray(LazyArray):
         return self[key] if key is not None and not others else NotImplemented
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        own = self.__dict__
-        if args and args[0] is self and own["_call"] is calls.current():
+        if args and args[0] is self and self._call is calls.current():
             others, named, called = args[1:], kwargs, func
             axis = (*others, *named.values())
             if func is np.flip and axis in ((0,), (1,)):
@@ -265,35 +268,29 @@ class TracedArray(LazyArray):
 
     def as_tensor(self, function: Any, others: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Return the result of a function of torch."""
-        own = self.__dict__
         node = self._lazy
         copies = function is torch.tensor
         followed = function in (torch.from_numpy, torch.as_tensor, torch.tensor) and not others and not named
-        contiguous = own["_base"]._contiguous if own["_planar"] and not own["_packed"] else self._contiguous
-        if node is None or not followed or not contiguous or (node.form != CLASSES and not own["_planar"]):
+        contiguous = self._base._contiguous if self._planar and not self._packed else self._contiguous
+        if node is None or not followed or not contiguous or (node.form != CLASSES and not self._planar):
             return with_real(function, (self, *others), named)
         height, width = node.size
         dtype = torch.float32 if node.form == FLOATS else torch.uint8
         if node.form == CLASSES:
             form: Form = ((height, width), (width, 1), dtype)
-        elif own["_packed"] or copies:
+        elif self._packed or copies:
             form = ((3, height, width), (height * width, width, 1), dtype)
         else:
             form = ((3, height, width), (1, 3 * width, 3), dtype)
-        apply = functools.partial(_as_tensor, function, own["_step"] if own["_planar"] else None)
+        apply = functools.partial(_as_tensor, function, self._step if self._planar else None)
         array: TracedArray | None = None if copies else self
         while array is not None:  # a change of the tensor in place would change these
             array.__dict__["_shared"] = True
-            array = array.__dict__["_base"]
-        return own["_call"].follow(node, Operation(("planes",), (), apply), node.size, form)
+            array = array._base
+        return self._call.follow(node, Operation(("planes",), (), apply), node.size, form)
 
 
-_KEYS = {np.flipud: (slice(None, None, -1),), np.fliplr: (_ALL, slice(None, None, -1))}
-
-
-def _given(function: Any, others: tuple[Any, ...], named: dict[str, Any]) -> Callable[[Any], Any]:
-    """Return the function of an image with these arguments besides it."""
-    return lambda image: function(image, *others, **named)
+_KEYS = {np.flipud: (_BACK,), np.fliplr: (_ALL, _BACK)}
 
 
 def _packed_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
@@ -304,16 +301,8 @@ def _packed_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
     return tuple(strides)
 
 
-def _clone(function: Any) -> Operation:
-    return Operation(("clone",), (), function)
-
-
 def _reversed(form: Form) -> Form:
     return BGR if form == RGB else RGB
-
-
-def _itself(array: Any) -> Any:
-    return array[...]
 
 
 def _part(key: Any, array: Any) -> Any:
@@ -344,73 +333,78 @@ def without_lazy(sample: Any) -> Any:
 # ---- Functions of NumPy and OpenCV.
 
 
-def _array(node: Node, function: Any, others: Any, named: Any) -> _Step:
+def _array(node: Node, function: Any, others: Any, named: Any) -> Step:
     """Follow a function that makes an array of an image of Pillow."""
     if others or named.keys() - {"dtype", "copy"} or named.get("dtype") not in (None, np.uint8, "uint8"):
         return None
     if named.get("copy") is False or node.form not in ("RGB", "L", "P"):
         return None
     form = RGB if node.form == "RGB" else CLASSES
-    return Operation(("array",), (), _given(function, others, named)), node.size, form
+    return Operation(("array",), (), with_arguments(function, others, named)), node.size, form
 
 
-def _image(node: Node, function: Any, others: Any, named: Any) -> _Step:
+def _image(node: Node, function: Any, others: Any, named: Any) -> Step:
     if node.form not in (RGB, BGR, CLASSES) or others or named:
         return None
     return Operation(("pillow",), (), function), node.size, "L" if node.form == CLASSES else "RGB"
 
 
-_EXCHANGE = 4  # cv2.COLOR_BGR2RGB, which is COLOR_RGB2BGR
 _RESIZES = {0: "nearest of OpenCV", 1: "linear"}  # cv2.INTER_NEAREST, INTER_LINEAR
 
 
-def _colours(node: Node, function: Any, others: Any, named: Any) -> _Step:
-    if (*others, *named.values()) != (_EXCHANGE,) or named.keys() - {"code"} or node.form not in (RGB, BGR):
+def _colours(node: Node, function: Any, others: Any, named: Any) -> Step:
+    if (*others, *named.values()) != (RED_AND_BLUE,) or named.keys() - {"code"} or node.form not in (RGB, BGR):
         return None
-    apply = _given(function, others, named)
+    apply = with_arguments(function, others, named)
     return Operation(("reverse",), (), apply), node.size, _reversed(node.form)
 
 
-def _resized(node: Node, height: Any, width: Any, interpolation: Any, apply: Callable[[Any], Any]) -> _Step:
+def _resized(node: Node, height: Any, width: Any, interpolation: Any, apply: Callable[[Any], Any]) -> Step:
     size = operator.index(height), operator.index(width)
     if min(size) <= 0 or node.form not in (RGB, BGR, CLASSES):
         return None
     if size == node.size:
-        return _clone(apply), size, node.form
+        return Operation(("clone",), (), apply), size, node.form
     name = _RESIZES.get(interpolation, f"{interpolation} of OpenCV")
     return Operation(("resize", name), size, apply), size, node.form
 
 
-def _cv2_resize(node: Node, function: Any, others: Any, named: Any) -> _Step:
-    given = dict(zip(("dsize", "dst", "fx", "fy", "interpolation"), others, strict=False)) | named
+def _cv2_resize(node: Node, function: Any, others: Any, named: Any) -> Step:
+    given = by_name("dsize dst fx fy interpolation", others, named)
     if given.keys() - {"dsize", "interpolation"} or given.get("dsize") is None:
         return None
     width, height = given["dsize"]
-    apply = _given(function, others, named)
+    apply = with_arguments(function, others, named)
     return _resized(node, height, width, given.get("interpolation", 1), apply)
 
 
-def _cv2_flip(node: Node, function: Any, others: Any, named: Any) -> _Step:
+def _cv2_flip(node: Node, function: Any, others: Any, named: Any) -> Step:
     code = (*others, *named.values())
     if code not in ((0,), (1,)) or named.keys() - {"flipCode"}:
         return None
-    apply = _given(function, others, named)
+    apply = with_arguments(function, others, named)
     return Operation(("mirror", code == (0,)), (), apply), node.size, node.form
 
 
-def _cv2_border(node: Node, function: Any, others: Any, named: Any) -> _Step:
-    names = ("top", "bottom", "left", "right", "borderType", "dst", "value")
-    given = dict(zip(names, others, strict=False)) | named
-    if given.keys() - set(names) or given.get("dst") is not None or given.get("borderType") != 0:
+_SIDES = ("top", "bottom", "left", "right")
+
+
+def _cv2_border(node: Node, function: Any, others: Any, named: Any) -> Step:
+    given = by_name("top bottom left right borderType dst value", others, named)
+    if (
+        given.keys() - {*_SIDES, "borderType", "dst", "value"}
+        or given.get("dst") is not None
+        or given.get("borderType") != 0
+    ):
         return None
-    apply = _given(function, others, named)
+    apply = with_arguments(function, others, named)
     # A number fills the first channel alone.
     value = given.get("value")
     value = (value, 0, 0) if isinstance(value, (int, float)) and node.form != CLASSES else value
-    return _padded(node, [given[name] for name in names[:4]], value, apply)
+    return _padded(node, [given[side] for side in _SIDES], value, apply)
 
 
-def _padded(node: Node, sides: list[int], fill: Any, apply: Callable[[Any], Any]) -> _Step:
+def _padded(node: Node, sides: list[int], fill: Any, apply: Callable[[Any], Any]) -> Step:
     top, bottom, left, right = sides
     if node.form not in (RGB, BGR, CLASSES) or min(top, bottom, left, right) < 0:
         return None
@@ -422,7 +416,7 @@ def _padded(node: Node, sides: list[int], fill: Any, apply: Callable[[Any], Any]
     else:
         filled = tuple(int(value) for value in (values * 3 if len(values) == 1 else [*values, 0, 0, 0])[:3])
     height, width = node.size[0] + top + bottom, node.size[1] + left + right
-    return trace.windowed(node, -top, -left, height, width, apply, filled)
+    return windowed(node, -top, -left, height, width, apply, filled)
 
 
 # ---- albumentations.
@@ -436,37 +430,37 @@ _FOLLOWED = frozenset(
 """Transforms whose pixels are computed by the functions that are followed."""
 
 
-def _resize(node: Node, function: Any, others: Any, named: Any) -> _Step:
-    given = dict(zip(("target_shape", "interpolation"), others, strict=False)) | named
+def _resize(node: Node, function: Any, others: Any, named: Any) -> Step:
+    given = by_name("target_shape interpolation", others, named)
     height, width = given["target_shape"][:2]
-    apply = _given(function, others, named)
+    apply = with_arguments(function, others, named)
     return _resized(node, height, width, given["interpolation"], apply)
 
 
-def _pad(node: Node, function: Any, others: Any, named: Any) -> _Step:
-    names = ("h_pad_top", "h_pad_bottom", "w_pad_left", "w_pad_right", "border_mode", "value")
-    given = dict(zip(names, others, strict=False)) | named
+def _pad(node: Node, function: Any, others: Any, named: Any) -> Step:
+    sides = "h_pad_top h_pad_bottom w_pad_left w_pad_right"
+    given = by_name(f"{sides} border_mode value", others, named)
     if given["border_mode"] != 0:
         return None
     value = given["value"]
     if isinstance(value, int) and node.form != CLASSES:  # OpenCV fills the first channel alone
         value = (value, 0, 0)
-    apply = _given(function, others, named)
-    return _padded(node, [given[name] for name in names[:4]], value, apply)
+    apply = with_arguments(function, others, named)
+    return _padded(node, [given[side] for side in sides.split()], value, apply)
 
 
-def _flip(node: Node, function: Any, others: Any, named: Any, *, vertical: bool) -> _Step:
+def _flip(node: Node, function: Any, others: Any, named: Any, *, vertical: bool) -> Step:
     if others or named:
         return None
     return Operation(("mirror", vertical), (), function), node.size, node.form
 
 
-def _normalize(node: Node, function: Any, others: Any, named: Any) -> _Step:
-    given = dict(zip(("mean", "denominator"), others, strict=False)) | named
+def _normalize(node: Node, function: Any, others: Any, named: Any) -> Step:
+    given = by_name("mean denominator", others, named)
     mean, factor = (_three(given.get(name)) for name in ("mean", "denominator"))
     if node.form not in (RGB, BGR) or mean is None or factor is None or 0.0 in factor:
         return None
-    apply = _given(function, others, named)
+    apply = with_arguments(function, others, named)
     return Operation(("scale",), (*mean, *factor), apply), node.size, FLOATS
 
 
@@ -478,12 +472,12 @@ def _three(value: Any) -> tuple[float, ...] | None:
 
 def install() -> None:
     """Replace the functions of the modules imported so far, each once in a process."""
-    trace.FUNCTIONS.update(dict.fromkeys(calls.COPIES, _array))
-    trace.FUNCTIONS[calls.original_fromarray()] = _image
+    FUNCTIONS.update(dict.fromkeys(calls.COPIES, _array))
+    FUNCTIONS[calls.original_fromarray()] = _image
     cv2: Any = sys.modules.get("cv2")
     if cv2 is not None:
-        trace.FUNCTIONS |= {cv2.cvtColor: _colours, cv2.resize: _cv2_resize, cv2.flip: _cv2_flip}
-        trace.FUNCTIONS[cv2.copyMakeBorder] = _cv2_border
+        FUNCTIONS.update({cv2.cvtColor: _colours, cv2.resize: _cv2_resize, cv2.flip: _cv2_flip})
+        FUNCTIONS[cv2.copyMakeBorder] = _cv2_border
     if "albumentations" in sys.modules:
         _install_albumentations()
 
@@ -506,16 +500,16 @@ def _install_albumentations() -> None:
         return  # another version
     if hasattr(base.update_transform_params, "_followed"):
         return
-    trace.replace_function((geometric,), "resize", _resize)
-    trace.replace_function((geometric,), "pad_with_params", _pad)
-    trace.replace_function((flips,), "hflip", functools.partial(_flip, vertical=False))
-    trace.replace_function((flips,), "vflip", functools.partial(_flip, vertical=True))
-    trace.replace_function((pixels,), "normalize", _normalize)
-    trace.replace_function((interface,), "ensure_contiguous_output", _unfollowed)
+    replace_function((geometric,), "resize", _resize)
+    replace_function((geometric,), "pad_with_params", _pad)
+    replace_function((flips,), "hflip", functools.partial(_flip, vertical=False))
+    replace_function((flips,), "vflip", functools.partial(_flip, vertical=True))
+    replace_function((pixels,), "normalize", _normalize)
+    replace_function((interface,), "ensure_contiguous_output", _unfollowed)
     base.update_transform_params = _with_real_arrays(base.update_transform_params)
 
 
-def _unfollowed(_node: Node, _function: Any, _others: Any, _named: Any) -> _Step:
+def _unfollowed(_node: Node, _function: Any, _others: Any, _named: Any) -> Step:
     """Follow nothing: `TracedArray.called` does."""
     return None
 

@@ -13,28 +13,23 @@ from PIL import Image, ImageFilter, ImageOps, ImagePalette
 from torchvision.transforms import _functional_pil as pil_functions
 from torchvision.transforms import functional
 
-from .calls import Opened, current
+from .calls import Opened, current, with_arguments
+from .lazy_image import ANSWERED, LazyImage, turn_into
 from .trace import (
     ARRAY_RGB,
     TORCHVISION,
-    Following,
+    FollowedCall,
     Form,
     Node,
     Operation,
     Step,
+    by_name,
     replace_function,
-    rest,
     same_form,
     windowed,
 )
 from .traced_tensor import interleaved
 
-_KNOWN = frozenset(
-    {"__class__", "__dict__", "__enter__", "__exit__", "node", "close", "load", "copy", "convert", "resize", "crop"}
-    | {"transpose", "size", "width", "height", "mode", "format", "filename", "info", "getexif", "getbands", "readonly"}
-    | {"getpalette", "putpalette", "filter", "point"}
-    | {"_real", "_follow", "_same_form"}
-)
 _FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}  # Image.Resampling
 _PLAIN_MODES = ("RGB", "L", "P", "1", "I", "I;16", "F")
 
@@ -49,42 +44,30 @@ class _AsImage(type):
         return hash(Image.Image)
 
 
-class TracedImage(Image.Image, metaclass=_AsImage):
-    """A lazy image of Pillow, which becomes a real one at the first operation that is not followed."""
+class TracedImage(LazyImage, metaclass=_AsImage):
+    """A lazy image of a trace, which becomes a real one at the first operation that is not followed."""
+
+    answered = (
+        ANSWERED
+        | {"node", "resize", "crop", "transpose", "getbands", "readonly", "getpalette", "putpalette", "filter", "point"}
+        | {"_real", "_follow", "_same_form"}
+    )
 
     @classmethod
-    def of(cls, call: Following, node: Node) -> TracedImage:
+    def of(cls, call: FollowedCall, node: Node) -> TracedImage:
         """Return the lazy image of a node."""
         image = object.__new__(cls)
         object.__getattribute__(image, "__dict__").update(_call=call, _node=node)
         return image
 
-    def __getattribute__(self, name: str) -> Any:
-        own = object.__getattribute__(self, "__dict__")
-        call: Following | None = own.get("_call")
-        if name in ("__class__", "__dict__") or (name in _KNOWN and call is not None and call is current()):
-            return object.__getattribute__(self, name)
-        if call is not None:
-            call.asking = _asked_by(sys._getframe(1), name)
-            become(self, call)
-        return getattr(self, name)
+    def asked(self, call: Any, name: str) -> None:
+        call.asking = _asked_by(sys._getframe(2), name)
+        become(self, call)
 
     @property
     def node(self) -> Node | None:
         """The image's node."""
         return self.__dict__.get("_node")
-
-    def __enter__(self) -> TracedImage:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Do nothing: no file is open."""
-
-    def close(self) -> None:
-        """Do nothing: no file is open."""
-
-    def load(self) -> None:
-        """Do nothing: pixels are not needed by that."""
 
     def copy(self) -> Any:
         return TracedImage.of(self.__dict__["_call"], self.__dict__["_node"])
@@ -93,14 +76,6 @@ class TracedImage(Image.Image, metaclass=_AsImage):
     def size(self) -> tuple[int, int]:
         height, width = self.__dict__["_node"].size
         return width, height
-
-    @property
-    def width(self) -> int:
-        return self.size[0]
-
-    @property
-    def height(self) -> int:
-        return self.size[1]
 
     @property
     def mode(self) -> str:
@@ -236,11 +211,17 @@ def _root(node: Node) -> Opened:
     return node.opened  # type: ignore[return-value]
 
 
-def become(image: TracedImage, call: Following) -> None:
+def become(image: TracedImage, call: FollowedCall) -> None:
     """Turn a lazy image into a real one."""
-    own = object.__getattribute__(image, "__dict__")
-    node = own["_node"]
+    node = object.__getattribute__(image, "__dict__")["_node"]
     fill(image, call.pixels_needed(node) if call is current() else node.real())
+
+
+def fill(image: TracedImage, real: Image.Image) -> None:
+    """Turn a lazy image into this real one."""
+    if type(image) is not TracedFile and type(real) is not Image.Image:
+        real = real.copy()  # as Pillow's `copy` and `convert` give no image of the file's class
+    turn_into(image, real)
 
 
 def _asked_by(frame: FrameType, name: str) -> str:
@@ -256,16 +237,6 @@ def _asked_by(frame: FrameType, name: str) -> str:
             found = function
         caller = caller.f_back
     return found
-
-
-def fill(image: TracedImage, real: Image.Image) -> None:
-    real.load()
-    if type(image) is not TracedFile and type(real) is not Image.Image:
-        real = real.copy()  # as Pillow's `copy` and `convert` give no image of the file's class
-    own = object.__getattribute__(image, "__dict__")
-    own.clear()
-    own.update(real.__dict__)
-    object.__setattr__(image, "__class__", type(real))
 
 
 # ---- Functions of Pillow and torchvision that take images of Pillow.
@@ -288,7 +259,7 @@ def _as_tensor(node: Node, function: Any, others: Any, named: Any, *, floats: bo
 
 
 def _expanded(node: Node, function: Any, others: Any, named: Any) -> Step:
-    arguments = dict(zip(("border", "fill"), others, strict=False)) | named
+    arguments = by_name("border fill", others, named)
     border, fill = arguments.get("border", 0), arguments.get("fill", 0)
     sides = (border,) * 4 if isinstance(border, int) else tuple(border)
     sides = sides * 2 if len(sides) == 2 else sides
@@ -302,12 +273,12 @@ def _expanded(node: Node, function: Any, others: Any, named: Any) -> Step:
         return None
     if node.form == "RGB" and isinstance(fill, int):  # red is the lowest byte for Pillow
         fill = tuple(fill.to_bytes(4, "little", signed=True)[:3])
-    return windowed(node, -top, -left, height, width, functools.partial(rest, function, others, named), fill)
+    return windowed(node, -top, -left, height, width, with_arguments(function, others, named), fill)
 
 
 def _grey(node: Node, function: Any, others: Any, named: Any) -> Step:
     operation, size, _ = same_form(node, function, others, named)  # type: ignore[misc]
-    channels = {**dict(zip(("num_output_channels",), others, strict=False)), **named}.get("num_output_channels", 1)
+    channels = by_name("num_output_channels", others, named).get("num_output_channels", 1)
     return (operation, size, "L" if channels == 1 else "RGB") if node.form == "RGB" else None
 
 

@@ -12,21 +12,23 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torchvision.transforms import functional
 
+from .calls import with_arguments
 from .lazy_array import is_lazy
 from .trace import (
     FUNCTIONS,
     TORCHVISION,
-    Following,
+    FollowedCall,
     Form,
     Layout,
     Node,
     Operation,
     Step,
+    by_name,
     called,
     lengths,
     replace_function,
-    rest,
     same_form,
+    slices,
 )
 
 # ---- Memory without pixels, and torch's functions on tensors in it, on the thread of the call.
@@ -96,7 +98,7 @@ class TracedTensors(TorchFunctionMode):
     They are known by their memory, as views of one tensor are different objects.
     """
 
-    def __init__(self, call: Following) -> None:
+    def __init__(self, call: FollowedCall) -> None:
         super().__init__()
         self.call = call
         self._memory: dict[int, _Memory] = {}  # by address
@@ -201,8 +203,7 @@ class TracedTensors(TorchFunctionMode):
 
 def _follow(tensors: TracedTensors, node: Node, name: str, function: Any, args: Any, named: Any) -> Any:
     """Return the result of a function of a tensor without pixels; NotImplemented if it is not followed."""
-    tensor: torch.Tensor = args[0]
-    others = args[1:]
+    tensor, others = args[0], args[1:]
     if (
         name in _VIEWS
         or (name == "contiguous" and tensor.is_contiguous())
@@ -212,84 +213,90 @@ def _follow(tensors: TracedTensors, node: Node, name: str, function: Any, args: 
         return result if tensors.node_of(result) is node else NotImplemented
     if name.rstrip("_") in _ARITHMETIC and not name.startswith("__"):
         return _arithmetic(tensors, node, name, function, args, named)
-    values: tuple[Any, ...] = ()
-    size = node.size
-    kind: tuple[Any, ...]
-    if name == "clone" and not others and not named:
-        kind = ("clone",)
-    elif name in _CASTS:
-        dtype = _CASTS[name] or _dtype(others, named)
-        if not isinstance(dtype, torch.dtype):
-            return NotImplemented
-        kind = ("cast", str(dtype))
-    elif name in ("round", "round_") and not others and not named:
-        kind = ("round",)
-        if name == "round_":
-            apply = functools.partial(_copied, tuple(tensor.shape), function, ())
-            return _in_place(tensors, node, Operation(kind, (), apply), tensor)
-    elif name == "flip":
-        dims = others[0] if len(others) == 1 and not isinstance(others[0], int) else others or named.get("dims", ())
-        dims = [dim if dim < 0 else dim - tensor.ndim for dim in dims] if isinstance(dims, (list, tuple)) else [dims]
-        if dims not in ([-1], [-2]):
-            return NotImplemented
-        kind = ("mirror", dims == [-2])
-    elif name == "__getitem__":
-        window = _sliced(tensor, others[0])
+    apply = functools.partial(_shaped, tuple(tensor.shape), with_arguments(function, others, named))
+    if name == "round_" and not others and not named:
+        return _in_place(tensors, node, Operation(("round",), (), _of_copy(tensor, function)), tensor)
+    if name == "__getitem__":
+        window = _window(tensor, others[0])
         if window is None:
             return NotImplemented
-        result = function(*args, **named)
-        apply = functools.partial(_shaped, tuple(tensor.shape), functools.partial(rest, function, others, named))
-        return _view(tensors, node, Operation(("window", None), window, apply), result)
-    elif name == "interpolate":
-        given = dict(zip(("size", "scale_factor", "mode", "align_corners"), others, strict=False)) | named
-        if given.get("align_corners") or given.get("scale_factor") is not None or tensor.ndim != 4:
-            return NotImplemented
-        if given.get("mode", "nearest") != "nearest" and not given.get("antialias"):
-            return NotImplemented
-        mode = given.get("mode", "nearest")
-        height, width = given["size"]
-        size, values = (int(height), int(width)), (int(height), int(width))
-        kind = ("resize", {"nearest": "nearest of torch"}.get(mode, mode))
-    elif name == "pad":
-        given = dict(zip(("pad", "mode", "value"), others, strict=False)) | named
-        sides = list(given["pad"])
-        if len(sides) not in (2, 4):
-            return NotImplemented
-        left, right, top, bottom = [*sides, 0, 0][:4]
-        size = node.size[0] + top + bottom, node.size[1] + left + right
-        mode = given.get("mode", "constant")
-        kind, values = ("window", float(given.get("value") or 0)), (-top, -left, *size)
-        kind = kind if mode == "constant" else ("pad", mode)
-    elif name in _PURE:
-        kind = (name,)
-    else:
+        return _part(tensors, node, Operation(("window", None), window, apply), function(*args, **named))
+    found = _described(node, name, tensor, others, named)
+    if found is None:
         return NotImplemented
-    blank = _unreal(tensor)
+    kind, values, size = found
     beside = [other.to("meta") if isinstance(other, torch.Tensor) else other for other in others]
-    shaped = function(blank, *beside, **named)
+    shaped = function(_meta(tensor), *beside, **named)
     if tuple(shaped.shape[-2:]) != size:
         return NotImplemented
-    apply = functools.partial(_shaped, tuple(tensor.shape), functools.partial(rest, function, others, named))
-    return _as_class(tensors.call.follow(node, Operation(kind, values, apply), size, _form(shaped)), shaped)
+    return _as_class(tensors.call.follow(node, Operation(kind, values, apply), size, _layout(shaped)), shaped)
 
 
-def _unreal(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor of the same class and form on torch's device for forms alone."""
+_Description = tuple[tuple[Any, ...], tuple[Any, ...], tuple[int, int]]
+"""Kind and values of an operation, and the size of its result."""
+
+
+def _described(node: Node, name: str, tensor: torch.Tensor, others: Any, named: Any) -> _Description | None:
+    """Describe a function of a tensor; None if it is not followed."""
+    if name in ("clone", "round"):
+        return None if others or named else ((name,), (), node.size)
+    if name in _CASTS:
+        dtype = _CASTS[name] or _dtype(others, named)
+        return (("cast", str(dtype)), (), node.size) if isinstance(dtype, torch.dtype) else None
+    if name == "flip":
+        dims = others[0] if len(others) == 1 and not isinstance(others[0], int) else others or named.get("dims", ())
+        dims = [dim if dim < 0 else dim - tensor.ndim for dim in dims] if isinstance(dims, (list, tuple)) else [dims]
+        return (("mirror", dims == [-2]), (), node.size) if dims in ([-1], [-2]) else None
+    if name == "interpolate":
+        return _interpolated(tensor, by_name("size scale_factor mode align_corners", others, named))
+    if name == "pad":
+        return _padded(node, by_name("pad mode value", others, named))
+    return ((name,), (), node.size) if name in _PURE else None
+
+
+def _interpolated(tensor: torch.Tensor, given: dict[str, Any]) -> _Description | None:
+    mode = given.get("mode", "nearest")
+    if given.get("align_corners") or given.get("scale_factor") is not None or tensor.ndim != 4:
+        return None
+    if mode != "nearest" and not given.get("antialias"):
+        return None
+    height, width = map(int, given["size"])
+    return ("resize", "nearest of torch" if mode == "nearest" else mode), (height, width), (height, width)
+
+
+def _padded(node: Node, given: dict[str, Any]) -> _Description | None:
+    sides, mode = list(given["pad"]), given.get("mode", "constant")
+    if len(sides) not in (2, 4):
+        return None
+    left, right, top, bottom = [*sides, 0, 0][:4]
+    size = node.size[0] + top + bottom, node.size[1] + left + right
+    kind = ("window", float(given.get("value") or 0)) if mode == "constant" else ("pad", mode)
+    return kind, (-top, -left, *size), size
+
+
+def _meta(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of the same class and layout on torch's device `meta`, which computes layouts alone."""
     blank = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
-    return blank if type(tensor) is torch.Tensor else blank.as_subclass(type(tensor))
+    return _as_class(blank, tensor)
 
 
 def _as_class(result: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return result if type(like) is torch.Tensor else result.as_subclass(type(like))
 
 
-def _form(tensor: torch.Tensor) -> Form:
+def _layout(tensor: torch.Tensor) -> Layout:
     return tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype
 
 
 def _shaped(size: tuple[int, ...], function: Callable[[Any], Any], image: torch.Tensor) -> Any:
     """Return a function of an image in the shape in which it was called; dimensions of length 1 may differ."""
     return function(image.reshape(size))
+
+
+def _of_copy(tensor: torch.Tensor, function: Any, others: tuple[Any, ...] = ()) -> Callable[[Any], Any]:
+    """Return a function that may work in place as one of a copy of the image."""
+    size = tuple(tensor.shape)
+    return lambda image: function(image.reshape(size).clone(), *others)
 
 
 def _stays(tensor: torch.Tensor, others: Any, named: Any) -> bool:
@@ -299,21 +306,16 @@ def _stays(tensor: torch.Tensor, others: Any, named: Any) -> bool:
 
 
 def _dtype(others: Any, named: Any) -> Any:
+    """Return the type that `Tensor.to` is called with, if that is its only argument; else None."""
     if len(others) == 1 and not named:
         return others[0]
     return named["dtype"] if not others and named.keys() == {"dtype"} else None
 
 
-def _sliced(tensor: torch.Tensor, key: Any) -> tuple[int, int, int, int] | None:
+def _window(tensor: torch.Tensor, key: Any) -> tuple[int, int, int, int] | None:
     """Return top, left, height and width of a part inside an image; None for any other index."""
-    keys = list(key) if isinstance(key, tuple) else [key]
-    if any(not isinstance(part, slice) and part is not Ellipsis for part in keys) or keys.count(Ellipsis) > 1:
-        return None
-    if Ellipsis in keys:
-        at = keys.index(Ellipsis)
-        keys[at : at + 1] = [slice(None)] * (tensor.ndim - len(keys) + 1)
-    keys += [slice(None)] * (tensor.ndim - len(keys))
-    if any(part != slice(None) for part in keys[:-2]):
+    keys = slices(key, tensor.ndim)
+    if keys is None or any(part != slice(None) for part in keys[:-2]):
         return None
     spans = [part.indices(length) for part, length in zip(keys[-2:], tensor.shape[-2:], strict=True)]
     if any(step != 1 or stop <= start for start, stop, step in spans):
@@ -329,18 +331,11 @@ def _arithmetic(tensors: TracedTensors, node: Node, name: str, function: Any, ar
     values = _channels(args[1])
     if values is None:
         return NotImplemented
-    apply = functools.partial(_copied, tuple(tensor.shape), function, args[1:])
+    apply = _of_copy(tensor, function, args[1:])
     if name.endswith("_"):
         return _in_place(tensors, node, Operation((name[:-1],), values, apply), tensor)
-    result = tensors.call.follow(node, Operation((name,), values, apply), node.size, _form(tensor))
-    return result if type(tensor) is torch.Tensor else _as_class(result, function(_unreal(tensor), 1.0))
-
-
-def _copied(
-    size: tuple[int, ...], function: Callable[..., Any], others: tuple[Any, ...], image: torch.Tensor
-) -> torch.Tensor:
-    result: torch.Tensor = function(image.reshape(size).clone(), *others)
-    return result
+    result = tensors.call.follow(node, Operation((name,), values, apply), node.size, _layout(tensor))
+    return result if type(tensor) is torch.Tensor else _as_class(result, function(_meta(tensor), 1.0))
 
 
 def _channels(value: Any) -> tuple[float, ...] | None:
@@ -368,10 +363,10 @@ def _in_place(tensors: TracedTensors, node: Node, operation: Operation, tensor: 
     return tensor
 
 
-def _view(tensors: TracedTensors, node: Node, operation: Operation, result: torch.Tensor) -> Any:
+def _part(tensors: TracedTensors, node: Node, operation: Operation, result: torch.Tensor) -> Any:
     """Return a part of a tensor without pixels, which shares its memory."""
     size = (int(result.shape[-2]), int(result.shape[-1]))
-    made = tensors.call.record(node, Node(node, operation, size, _form(result)))
+    made = tensors.call.record(node, Node(node, operation, size, _layout(result)))
     if made in tensors.call.pixels and made.base is made:
         return tensors.call.pixels[made]
     tensors.track(result, made)
@@ -389,15 +384,16 @@ def _as_pillow(node: Node, function: Any, others: Any, named: Any) -> Step:
 
 def _normalized(node: Node, function: Any, others: Any, named: Any) -> Step:
     """Follow torchvision's function as a whole: it calls a dozen of torch's for an image."""
-    arguments = dict(zip(("mean", "std", "inplace"), others, strict=False)) | named
-    mean, std = (arguments.get(name) for name in ("mean", "std"))
+    arguments = by_name("mean std inplace", others, named)
+    mean: Any = arguments.get("mean")
+    std: Any = arguments.get("std")
     lists = isinstance(mean, (list, tuple)) and isinstance(std, (list, tuple)) and {len(mean), len(std)} <= {1, 3}
     if isinstance(node.form, str) or node.form[2] is not torch.float32 or arguments.get("inplace") or not lists:
         return None
     values = (*(list(map(float, mean)) * 3)[:3], *(list(map(float, std)) * 3)[:3])
     if 0.0 in values[3:]:
         return None
-    return Operation(("normalize",), values, functools.partial(rest, function, others, named)), node.size, node.form
+    return Operation(("normalize",), values, with_arguments(function, others, named)), node.size, node.form
 
 
 _torch_normalize, _torch_gaussian_blur = functional.normalize, functional.gaussian_blur

@@ -18,7 +18,7 @@ from torchvision.transforms import functional
 from kernel_monitor.loaders import switchable
 from kernel_monitor.loaders.data import calls
 from kernel_monitor.loaders.data.calls import IN_MEMORY, NO_IMAGE, PIXELS
-from kernel_monitor.loaders.data.dry_call import DryCall, LazyImage
+from kernel_monitor.loaders.data.dry_call import DryCall, DryImage
 from kernel_monitor.loaders.data.own_dataset import OwnDataset
 
 from ..conftest import switch_to
@@ -28,7 +28,7 @@ from .datasets.folder import photos
 
 
 def is_lazy(image: object) -> bool:
-    return type(image) is LazyImage
+    return type(image) is DryImage
 
 
 def resized() -> Any:
