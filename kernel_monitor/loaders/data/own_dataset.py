@@ -1,8 +1,8 @@
-"""A data set with a `__getitem__` of the user's own, whose files are found by dry runs of it.
+"""A data set with a hand-written `__getitem__`, whose files are found by dry runs of it.
 
-`learn` calls it for some samples, each once normally and once as a dry run, and compares the results. If all are equal,
-`read` gives the file of a sample, and the rest of the sample, by a dry run; `compute` runs the user's own code. Both
-give the transform the same random numbers.
+`learn` computes some samples twice, by a normal call and by a dry run, and compares the results. If they are equal,
+`read` finds the file of a sample, and the rest of the sample, by a dry run; `compute` runs the user's own code. Both
+give the transform the same random numbers. Where dry runs are not possible, `learn` tries traces (`own_traces`).
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ from .examination import (
     PATIENCE_S,
     PROVEN,
     SEED,
+    seed_of,
     spread,
     unexamined,
 )
@@ -71,14 +72,14 @@ from .watch import ChangeDetector, caches, keeps_images
 
 _FORMS = 32  # the most structures of samples that are compared
 _NO_COPY = "cannot be tried on a copy of it, because of its __del__ or __slots__"
-# A function of the user's may be the transform.
+
 _OPAQUE = (PIXELS, NEW_TRANSFORM, TWICE, TWO_TRANSFORMS, AFTERWARDS, NOT_FOUND)
-_CACHES = (CACHED, ON_DISK)
-_TRACEABLE = (
-    *(PIXELS, NEW_TRANSFORM, TWICE, TWO_TRANSFORMS, AFTERWARDS, NOT_FOUND, JOINT, TWO_IMAGES, OPENED_TWICE, NOT_RGB),
-    *(DIFFERENT, DIFFERS),
-)
+"""Reasons against dry runs that may be lifted by replacing the user's functions, too, as if they were transforms."""
+
+_TRACEABLE = (*_OPAQUE, JOINT, TWO_IMAGES, OPENED_TWICE, NOT_RGB, DIFFERENT, DIFFERS)
 """Reasons against dry runs that traces may lift."""
+
+_CACHES = (CACHED, ON_DISK)
 _FINAL = (KEEPS, NOT_THE_SAME, DIFFERS)  # reasons for which one sample is enough
 
 log = logging.getLogger(__name__)
@@ -118,7 +119,7 @@ class _Learnt:
 
 
 class OwnDataset:
-    """A data set whose `__getitem__` is the user's own; see the module's docstring.
+    """A data set with a hand-written `__getitem__`; see the module's docstring.
 
     Args:
         dataset: the user's data set.
@@ -127,12 +128,12 @@ class OwnDataset:
 
     Attributes:
         learnt: the facts about it; None if its samples cannot be read by dry runs.
-        refusal: why they cannot be, as the end of "The data set …"; None if they can.
-        untraced: why traces cannot be used either, where that is known, as the end of "The data set …".
+        refusal: why they cannot be, as the end of "The data set …"; None if they can be, or can be traced.
+        untraced: why they cannot be traced either, as the end of "The data set …"; None if no reason is known.
         path: the file that the user's own code opened last; None if that is not known.
         by_rows: whether its batches are equal to their rows, so that it may be asked for single ones.
-        forms: what the operations on its images have in common, where they are followed by traces; else None.
-        traces: traces of the first samples, if there are `forms`.
+        forms: the forms of the images that DALI computes, where its samples are traced; else None.
+        traces: traces of some samples, if there are `forms`.
         goes_on: whether the first call of a trace goes on where pixels are needed; see `trace_calls.TraceCall`.
     """
 
@@ -163,7 +164,7 @@ class OwnDataset:
         self.search(apart=False)
 
     def search(self, *, apart: bool) -> None:
-        """Search the data set again; with `apart`, a copy of it, so that files are not opened in the user's object."""
+        """Search the data set for transforms; with `apart`, a copy of it, so that the user's object opens no files."""
         self._apart = apart
         self._view = View(copied(self.dataset) if apart else self.dataset, functions=self._functions)
 
@@ -179,7 +180,7 @@ class OwnDataset:
 
     @property
     def point(self) -> TransformPoint | None:
-        """The point of the images' transform; None if no transform is known."""
+        """The stand-in for the images' transform; None if no transform is known."""
         points, place = self._view.points, None if self.learnt is None else self.learnt.place
         return points[place] if place is not None and place < len(points) else None
 
@@ -197,7 +198,7 @@ class OwnDataset:
 
         Args:
             key: the sample's key.
-            transform: is applied to the image in place of the user's transform; None: the user's.
+            transform: the function to apply to the image in place of the user's transform; None: the user's.
 
         Raises:
             Exception: any exception of the user's code.
@@ -343,14 +344,14 @@ class OwnDataset:
         self.search(apart=self._apart)
 
     def _leaves_all(self) -> bool:
-        """Return whether the dry runs that were tried leave all transforms to the data set's own code."""
+        """Return whether DALI would do no transform by dry runs, so that traces are tried."""
         if self.learnt is None:
             return plainly(self.refusal) in _TRACEABLE
         program = examine(self.transform, self.kind).program
         return program is not None and program.rest is not None and not program.steps
 
     def learn_traces(self, keys: Sequence[Any] | None = None, samples: int = PROVEN) -> None:
-        """Find out whether the operations on the samples' images can be followed by traces; see `forms`."""
+        """Find out whether the samples can be traced: then there are `forms`, else perhaps a reason in `untraced`."""
         found = own_traces.learn(self.dataset, keys, samples)
         if isinstance(found, Traces):
             self.forms, self.traces, self.goes_on = found.forms, found.traces, found.goes_on
@@ -360,6 +361,10 @@ class OwnDataset:
             self.untraced = found
 
     def _try(self, samples: int, keys: Sequence[Any] | None, *, functions: bool) -> None:
+        """Compare so many samples of a copy of the data set both ways; set `learnt` or `refusal`.
+
+        `functions`: whether the user's functions count as transforms, too.
+        """
         copy = copied(self.dataset)
         if copy is self.dataset:
             self.refusal = _NO_COPY
@@ -385,7 +390,7 @@ class OwnDataset:
         self._forms = self._forms | trial._forms
 
     def _of_cache(self, refusal: str | None, *, opened: bool) -> str | None:
-        """Return a refusal again, said more exactly where the data set keeps images; `opened`: it opened a file."""
+        """Return a more exact refusal where the data set keeps images, else the same; `opened`: it opened a file."""
         total, kept = len(self.dataset), caches(self.dataset, self._view.is_from_user)
         if refusal == CACHED:
             small = [cache.most for cache in kept if cache.most is not None and cache.most < total]
@@ -397,7 +402,7 @@ class OwnDataset:
         return IN_MEMORY if keeps_images(self.dataset) or any(2 * one.kept >= total for one in kept) else refusal
 
     def _kept(self, keys: Sequence[Any], changes: ChangeDetector) -> str:
-        """Return what a data set keeps that opens no image where it is asked for a sample again."""
+        """Return the reason for a data set that opens no image where it is asked for a sample again: what it keeps."""
         for key in keys:
             self.compute(key, None)
         opened, changes.opened = False, False
@@ -407,6 +412,7 @@ class OwnDataset:
         return KEEPS if opened else ON_DISK if changes.opened else CACHED
 
     def _refusal(self, changes: ChangeDetector, keys: Sequence[Any]) -> str | None:
+        """Compare the samples of these keys both ways; return why they cannot be read, or None if most can."""
         reasons: Counter[str] = Counter()
         until = time.monotonic() + PATIENCE_S
         for number, key in enumerate(keys):
@@ -437,8 +443,7 @@ class OwnDataset:
 
         The user's own code runs first, so that files and attributes that it writes are complete.
         """
-        number = key % (1 << 32) if type(key) is int else 0
-        seed = SEED + number
+        seed = seed_of(key)
         injected = None if self.learnt is None else Injected(self.transform)
         real = self._seeded(seed, injected, key)
         trace_calls.install()  # for the modules that the data set has imported by now
@@ -462,7 +467,7 @@ class OwnDataset:
             injected = Injected(self.transform)
             real = self._seeded(seed, injected, key)
         seen = form(reading.sample)
-        injected.begin(sample_keys(seed, 0, [number], [0]))
+        injected.begin(sample_keys(seed, 0, [seed - SEED], [0]))
         dry = reading.filled(injected.run(as_opened(reading.opened), 0))
         for left in values(dry):  # an image that the sample keeps beside the transformed one
             if type(left) is DryImage:
@@ -489,7 +494,10 @@ class OwnDataset:
 
 
 def _check_class(image: Any, call: DryCall) -> None:
-    """Fail the dry run if an image that no transform gets is of a file's class, such as `JpegImageFile`."""
+    """Fail the dry run if the sample has its image in a file's class, such as `JpegImageFile`, which DALI cannot make.
+
+    It is for data sets without a transform.
+    """
     if call.reason is None and type(image) is DryImage and image.format is not None:
         call.fail(NOT_RGB, "it is returned as PIL.Image.open gives it")
 

@@ -1,6 +1,7 @@
-"""Traces of a hand-written data set's samples: what one is, and what those of a data set have in common.
+"""Traces of a hand-written data set's samples: one sample's, and what those of a data set have in common.
 
-`learn` computes some samples with and without a trace, and compares the results.
+`learn` computes some samples with and without a trace, and compares the results. If they are equal, and the operations
+on the samples' images alike, DALI can compute these for all samples.
 """
 
 from __future__ import annotations
@@ -32,9 +33,8 @@ from .watch import ChangeDetector
 
 log = logging.getLogger(__name__)
 
-
-_PATIENCE_S = 1.0  # seconds for traces; operations that are met later make the pipeline grow
-_TURNS = 4  # traces of each of these samples, with other random numbers: one in each crop that is filled up, say
+_PATIENCE_S = 1.0  # seconds for all traces; DALI's pipeline grows where operations are met later
+_TURNS = 4  # traces of each sample, with other random numbers: as some crops are filled up and some are not, say
 _ROUNDS = 8  # attempts to find what traces have in common
 _DERIVED = "computes more than images from an image's pixels, which DALI decodes a little differently"
 _BY_PIXELS = "decides by the pixels of an image what it does next, which DALI would have to know before it decodes"
@@ -52,9 +52,9 @@ class Trace:
     Attributes:
         roots: the files that were opened.
         ends: the images that DALI computes.
-        sample: the sample, without pixels.
-        held: what has no pixels in the sample; None: only a second call of the code gives the sample.
-        needed: see `trace_calls.TraceCall`.
+        sample: the sample, in which some images have no pixels; None if the call ended early.
+        held: these images; None if they are not known, so that only a second call of the code gives the sample.
+        needed: whether pixels were needed in the call.
         unfollowed: why some images were not followed, as the end of "The data set …"; None if all were.
     """
 
@@ -73,7 +73,7 @@ class Trace:
         return [end for end in self.ends if recorded.moved(end.output, self.roots[end.output.file].size)]
 
     def limit(self, results: Sequence[str]) -> None:
-        """Let DALI's images end at these results at the latest; see `recorded.ends`."""
+        """Find the `ends` again, each of which goes no further than one of these results; see `recorded.ends`."""
         self.ends = recorded.ends(self.roots, results)
 
     @property
@@ -83,9 +83,14 @@ class Trace:
 
     @classmethod
     def of(cls, compute: Callable[[], Any], results: Sequence[str] = (), *, goes_on: bool) -> Trace:
-        """Call the code that computes a sample, and return the trace; see `trace_calls.TraceCall`.
+        """Call the code that computes a sample, and return the trace.
 
-        An exception ends the call. The second call meets it again.
+        An exception of the code ends the call; the second call raises it again.
+
+        Args:
+            compute: the code.
+            results: see `limit`.
+            goes_on: see `trace_calls.TraceCall`.
         """
         call = TraceCall(goes_on=goes_on)
         sample, held = None, None
@@ -100,16 +105,16 @@ class Trace:
         return found
 
     def filled(self, pixels: dict[Node, Any]) -> Any:
-        """Return the sample with its pixels, if it is known what has none: once; `pixels` are the images of the `ends`.
+        """Fill the images in `held`, and return the sample; to be called once. `pixels`: the images of the `ends`.
 
-        What follows an end is computed here by the functions that the code called in its place.
+        Operations after an end are computed here, by the functions that the code called.
         """
         for held in self.held or ():
             held.fill(held.node.real(pixels))
         return traced_array.without_lazy(self.sample)
 
     def replayed(self, compute: Callable[[], Any], pixels: dict[Node, Any]) -> Any:
-        """Call the code a second time, and return the sample; `pixels` are the images of the `ends`.
+        """Call the code a second time, and return the sample. `pixels`: the images of the `ends`.
 
         Raises:
             Mismatch: the code did something else than in the first call.
@@ -121,7 +126,7 @@ class Trace:
         return traced_array.without_lazy(sample) if call.gave_array else sample
 
     def again(self) -> Trace:
-        """Return the trace for one more call of the code."""
+        """Return the trace, after a second call, so that it can be compared with one more."""
         for root in self.roots:
             root.begin_again()
         return self
@@ -138,8 +143,8 @@ class Traces(NamedTuple):
     Attributes:
         forms: the forms of the images that DALI computes.
         traces: traces of the first samples.
-        structures: structures of the samples that are the same where pixels are filled in after the first call.
-        goes_on: see `trace_calls.TraceCall`.
+        structures: structures of samples that were right when the images of the first call's sample were filled.
+        goes_on: whether more is traced if the first call goes on where pixels are needed.
     """
 
     forms: recorded.Forms
@@ -149,9 +154,9 @@ class Traces(NamedTuple):
 
 
 def learn(dataset: Any, keys: Sequence[Any] | None, samples: int) -> Traces | str | None:
-    """Find out whether the operations on the samples' images can be followed by traces.
+    """Find out whether the samples can be traced.
 
-    This uses a copy of the data set, so that changes that it makes to itself have no effect.
+    This calls a copy of the data set, so that changes that it makes to itself have no effect.
 
     Args:
         dataset: the user's data set.
@@ -239,12 +244,12 @@ class _Trial:
             self.goes_on = False
 
     def traced(self, key: Any, turn: int) -> Trace:
-        """Return the trace of a sample with other random numbers for each turn."""
+        """Return the trace of a sample; each turn has other random numbers."""
         seed = seed_of(key) + (turn << 32)
         return Trace.of(partial(self._drawn, Streams(self._dataset), seed, key), goes_on=self.goes_on)
 
     def _drawn(self, streams: Streams, seed: int, key: Any) -> Any:
-        """Compute a sample with these random numbers."""
+        """Compute a sample with the random numbers of a seed."""
         streams.seed(seed)
         return self._view[key]
 
@@ -279,7 +284,7 @@ class _Trial:
         return found if found.held is not None or self._gives_images(found, compute, pixels) else _DERIVED
 
     def _gives_images(self, found: Trace, compute: Callable[[], Any], pixels: dict[Node, Any]) -> bool:
-        """Return whether nothing but images differs in a sample whose images in colour are a little different."""
+        """Return whether the sample differs in nothing but images if DALI's are a little different, as they will be."""
         noisy = {end.node: _noisy(end.output, pixels[end.node]) for end in found.ends}
         try:
             once, other = (found.again().replayed(compute, each) for each in (pixels, noisy))
@@ -288,13 +293,13 @@ class _Trial:
         return only_images_differ(once, other)
 
     def _repeated(self, key: Any, seed: int, real: Any) -> str | None:
-        """Return a reason if the data set's code does not give this sample again by itself."""
+        """Return the reason if the data set's code gives another sample when it is called again without a trace."""
         Streams(self._dataset).seed(seed)
         return None if equal(self._view[key], real) else NOT_THE_SAME
 
 
 def _only_decoded(traces: Sequence[Trace]) -> str:
-    """Return why DALI would do no more than decode."""
+    """Return why DALI would do nothing but decode, as the end of "The data set …"."""
     unfollowed = next((each.unfollowed for each in traces if each.unfollowed is not None), None)
     if unfollowed is not None:
         return unfollowed
@@ -327,7 +332,10 @@ def _noisy(output: recorded.Output, image: Any) -> Any:
 
 
 def _alike(traces: Sequence[Trace]) -> tuple[recorded.Forms | None, list[Trace]]:
-    """Return the forms that most of the traces share, and those traces."""
+    """Return the forms that most of the traces share, and those traces.
+
+    Where too few are alike, DALI's images end earlier, before they become tensors or floats; see `recorded.lowered`.
+    """
     results: Sequence[str] = ()
     for _ in range(_ROUNDS):
         for found in traces:

@@ -83,7 +83,7 @@ class _TracedCall(FollowedCall):
                     return found
                 node = image.node
             else:
-                node = image.node if isinstance(image, TracedImage) else None
+                node = traced_image.node_of(image, self)
             follow = FUNCTIONS.get(original)  # others are replaced for dry runs
             step = None if node is None or follow is None else follow(node, original, args[1:], named)
             if node is not None and step is not None:
@@ -157,11 +157,11 @@ class TraceCall(_TracedCall):
                 if node is not None:
                     found.append(Held(value, node))
             elif is_lazy(value):
-                if value.__dict__["_call"] is not self or value._lazy is None:
+                if value._call is not self or value._lazy is None:
                     return None
-                found.append(Held(value, value.__dict__["_node"]))
-            elif isinstance(value, TracedImage) and value.__dict__.get("_call") is self:
-                found.append(Held(value, value.__dict__["_node"]))
+                found.append(Held(value, value._node))
+            elif (node := traced_image.node_of(value, self)) is not None:
+                found.append(Held(value, node))
         nodes = {held.node for held in found}
         tensors = [held.image for held in found if isinstance(held.image, torch.Tensor)]
         if self.tensors.others_than(tensors) or any(leaf.needed or leaf not in nodes for leaf in _leaves(self.roots)):
@@ -229,7 +229,7 @@ class ReplayCall(_TracedCall):
     def finish(self, sample: Any) -> None:
         """Fill what the call left without pixels; to be called after it. Other images are real when they are used."""
         for value in values(sample):
-            if isinstance(value, TracedImage) and value.__dict__.get("_call") is self:
+            if traced_image.node_of(value, self) is not None:
                 traced_image.become(value, self)
         self.tensors.fill_all()
 

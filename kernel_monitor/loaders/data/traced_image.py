@@ -35,7 +35,7 @@ _PLAIN_MODES = ("RGB", "L", "P", "1", "I", "I;16", "F")
 
 
 class _AsImage(type):
-    """The class of a class that is found where a dictionary has `Image.Image`, as torchvision's `fill` may have it."""
+    """A metaclass whose classes equal `Image.Image` as keys: torchvision looks `fill` up by an image's class."""
 
     def __eq__(cls, other: object) -> bool:
         return other is cls or (other is Image.Image and not issubclass(cls, TracedFile))
@@ -49,9 +49,11 @@ class TracedImage(LazyImage, metaclass=_AsImage):
 
     answered = (
         ANSWERED
-        | {"node", "resize", "crop", "transpose", "getbands", "readonly", "getpalette", "putpalette", "filter", "point"}
-        | {"_real", "_follow", "_same_form"}
+        | {"resize", "crop", "transpose", "getbands", "readonly", "getpalette", "putpalette", "filter", "point"}
+        | {"_call", "_node", "_real", "_follow", "_same_form"}
     )
+    _call: FollowedCall
+    _node: Node
 
     @classmethod
     def of(cls, call: FollowedCall, node: Node) -> TracedImage:
@@ -64,22 +66,17 @@ class TracedImage(LazyImage, metaclass=_AsImage):
         call.asking = _asked_by(sys._getframe(2), name)
         become(self, call)
 
-    @property
-    def node(self) -> Node | None:
-        """The image's node."""
-        return self.__dict__.get("_node")
-
     def copy(self) -> Any:
-        return TracedImage.of(self.__dict__["_call"], self.__dict__["_node"])
+        return TracedImage.of(self._call, self._node)
 
     @property
     def size(self) -> tuple[int, int]:
-        height, width = self.__dict__["_node"].size
+        height, width = self._node.size
         return width, height
 
     @property
     def mode(self) -> str:
-        return str(self.__dict__["_node"].form)
+        return str(self._node.form)
 
     @property  # type: ignore[misc]
     def readonly(self) -> int:
@@ -90,20 +87,20 @@ class TracedImage(LazyImage, metaclass=_AsImage):
 
     @property
     def format(self) -> str | None:  # type: ignore[override]
-        opened = self.__dict__["_node"].opened
+        opened = self._node.opened
         return None if opened is None else opened.header.format
 
     @property
     def filename(self) -> str:
-        opened = self.__dict__["_node"].opened
+        opened = self._node.opened
         return "" if opened is None else opened.path or ""
 
     @property
     def info(self) -> dict[str | tuple[int, int], Any]:  # type: ignore[override]
-        return dict(_root(self.__dict__["_node"]).header.info)
+        return dict(_root(self._node).header.info)
 
     def getpalette(self, rawmode: str | None = "RGB") -> list[int] | None:
-        palette = _root(self.__dict__["_node"]).header.palette
+        palette = _root(self._node).header.palette
         if palette is None or self.mode != "P":
             found: list[int] | None = self._real("getpalette")(rawmode)
             return found
@@ -114,10 +111,10 @@ class TracedImage(LazyImage, metaclass=_AsImage):
             self._real("putpalette")(data, rawmode)
 
     def getexif(self) -> Image.Exif:
-        return _root(self.__dict__["_node"]).exif
+        return _root(self._node).exif
 
     def convert(self, mode: str | None = None, *others: Any, **named: Any) -> Any:
-        node = self.__dict__["_node"]
+        node = self._node
         if others or named or mode is None:
             return self._real("convert")(mode, *others, **named)
         if mode == node.form:
@@ -126,30 +123,19 @@ class TracedImage(LazyImage, metaclass=_AsImage):
         return self._follow(operation, node.size, mode)
 
     def resize(self, size: Any, resample: Any = None, box: Any = None, reducing_gap: Any = None) -> Any:
-        node = self.__dict__["_node"]
-        arguments = (size, resample, box, reducing_gap)
-        if box is not None or reducing_gap is not None or node.form not in _PLAIN_MODES:
-            return self._real("resize")(*arguments)
-        try:
-            width, height = map(operator.index, size)
-        except TypeError:
-            return self._real("resize")(*arguments)
-        if min(width, height) <= 0:
-            return self._real("resize")(*arguments)
-        if (height, width) == node.size:
+        node = self._node
+        wanted = _size(size)
+        if wanted is None or box is not None or reducing_gap is not None or node.form not in _PLAIN_MODES:
+            return self._real("resize")(size, resample, box, reducing_gap)
+        height, width = wanted
+        if wanted == node.size:
             return self.copy()
-        filtering = 3 if resample is None else int(resample)
-        if node.form in ("1", "P"):
-            filtering = 0
-        operation = Operation(
-            ("resize", _FILTERS.get(filtering)),
-            (height, width),
-            operator.methodcaller("resize", (width, height), resample),
-        )
-        return self._follow(operation, (height, width), node.form)
+        name = "nearest" if node.form in ("1", "P") else _FILTERS.get(3 if resample is None else int(resample))
+        apply = operator.methodcaller("resize", (width, height), resample)
+        return self._follow(Operation(("resize", name), wanted, apply), wanted, node.form)
 
     def crop(self, box: Any = None) -> Any:
-        node = self.__dict__["_node"]
+        node = self._node
         if box is None:
             return self.copy()
         left, top, right, bottom = (round(side) for side in box)
@@ -165,14 +151,14 @@ class TracedImage(LazyImage, metaclass=_AsImage):
 
     def _same_form(self, name: str, argument: Any) -> Any:
         """Follow a method that keeps size and mode, and which no engine computes."""
-        node = self.__dict__["_node"]
+        node = self._node
         if node.form not in ("RGB", "L"):
             return self._real(name)(argument)
         operation = Operation((name,), (_described(argument),), operator.methodcaller(name, argument))
         return self._follow(operation, node.size, node.form)
 
     def transpose(self, method: Any) -> Any:
-        node = self.__dict__["_node"]
+        node = self._node
         vertical = {0: False, 1: True}.get(int(method))  # FLIP_LEFT_RIGHT, FLIP_TOP_BOTTOM
         if vertical is None:
             return self._real("transpose")(method)
@@ -180,35 +166,51 @@ class TracedImage(LazyImage, metaclass=_AsImage):
         return self._follow(operation, node.size, node.form)
 
     def _real(self, name: str) -> Any:
-        call = self.__dict__["_call"]
-        call.asking = f"Image.{name}"
-        become(self, call)
+        """Turn the image into the real one, and return its method of this name."""
+        self._call.asking = f"Image.{name}"
+        become(self, self._call)
         return getattr(self, name)
 
     def _follow(self, operation: Operation, size: tuple[int, int], form: Form) -> Any:
-        return self.__dict__["_call"].follow(self.__dict__["_node"], operation, size, form)
-
-
-def _described(argument: Any) -> Any:
-    """Return an argument in a form in which those of two calls can be compared."""
-    return (type(argument), vars(argument)) if isinstance(argument, ImageFilter.Filter) else argument
-
-
-def with_palette(image: Image.Image, palette: tuple[str, bytes]) -> Image.Image:
-    """Give an image of numbers of a palette the palette of a file's header; return it."""
-    image.palette = ImagePalette.raw(*palette)
-    image.load()
-    return image
+        return self._call.follow(self._node, operation, size, form)
 
 
 class TracedFile(TracedImage):
     """A lazy image as `Image.open` returns it, whose class is that of its format."""
 
 
+def node_of(value: Any, call: FollowedCall) -> Node | None:
+    """Return the node of a lazy image of this call; None for any other value."""
+    own = value.__dict__ if isinstance(value, TracedImage) else {}
+    return own["_node"] if own.get("_call") is call else None
+
+
+def _size(size: Any) -> tuple[int, int] | None:
+    """Return height and width of a size as Pillow takes it; None if it is none."""
+    try:
+        width, height = map(operator.index, size)
+    except TypeError:
+        return None
+    return (height, width) if min(width, height) > 0 else None
+
+
+def _described(argument: Any) -> Any:
+    """Return an argument in a form that can be compared with that of the second call."""
+    return (type(argument), vars(argument)) if isinstance(argument, ImageFilter.Filter) else argument
+
+
 def _root(node: Node) -> Opened:
+    """Return the file of a node's image."""
     while node.parent is not None:
         node = node.parent
     return node.opened  # type: ignore[return-value]
+
+
+def with_palette(image: Image.Image, palette: tuple[str, bytes]) -> Image.Image:
+    """Give an image of palette indices the palette of a file's header; return the image."""
+    image.palette = ImagePalette.raw(*palette)
+    image.load()
+    return image
 
 
 def become(image: TracedImage, call: FollowedCall) -> None:
@@ -225,9 +227,10 @@ def fill(image: TracedImage, real: Image.Image) -> None:
 
 
 def _asked_by(frame: FrameType, name: str) -> str:
-    """Return the function that asks for an attribute of an image, as people know it; `frame` is that of the caller.
+    """Return the name of the function that asks for an attribute of an image, as people know it.
 
-    That of torchvision or Pillow which is nearest to the user's code; no object's method.
+    It is the function of torchvision or Pillow that the user's code called, or `np.array`, or the attribute itself.
+    `frame` is that of the code that asks.
     """
     found = "np.array" if name.startswith("__array") else f"Image.{name}"
     caller: FrameType | None = frame
@@ -244,7 +247,7 @@ def _asked_by(frame: FrameType, name: str) -> str:
 
 def _as_tensor(node: Node, function: Any, others: Any, named: Any, *, floats: bool) -> Step:
     if node.form == ARRAY_RGB and floats:
-        node = Node(None, None, node.size, "RGB")  # the same functions of the pixels
+        node = Node(None, None, node.size, "RGB")  # `to_tensor` does the same to both
     if others or named or (floats and torch.get_default_dtype() is not torch.float32):
         return None
     height, width = node.size

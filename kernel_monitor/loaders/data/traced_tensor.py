@@ -18,7 +18,6 @@ from .trace import (
     FUNCTIONS,
     TORCHVISION,
     FollowedCall,
-    Form,
     Layout,
     Node,
     Operation,
@@ -35,7 +34,12 @@ from .trace import (
 
 
 class _Memory(NamedTuple):
-    """Memory without pixels: a function that returns a tensor in it, or None if it was freed, and the images in it."""
+    """Memory of tensors, without pixels.
+
+    Attributes:
+        tensor: returns a tensor in it; None if it was freed.
+        nodes: the nodes of the tensors in it, by their geometry.
+    """
 
     tensor: Callable[[], torch.Tensor | None]
     nodes: dict[Any, Node]
@@ -46,24 +50,26 @@ def _address(tensor: torch.Tensor) -> int:
 
 
 def _geometry(tensor: torch.Tensor) -> Any:
-    """Return what all views of an image have in common that differ in dimensions of length 1 only."""
+    """Return a tensor's place in its memory: the same for views that differ in dimensions of length 1 only."""
     return tensor.storage_offset(), *lengths(tensor.shape, tensor.stride())
 
 
 def _blank(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> Any:
-    """Return the memory of a tensor of zeros; its pages are not touched."""
+    """Return memory for a tensor; zeros, of which the system makes no pages until they are written."""
     items = 1 + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
     return np.zeros(items * dtype.itemsize, dtype=np.uint8)
 
 
-def _of(memory: Any) -> torch.Tensor | None:
+def _tensor_of(memory: Any) -> torch.Tensor | None:
     return None if memory is None else torch.frombuffer(memory, dtype=torch.uint8)
 
 
-def interleaved(height: int, width: int) -> Form:
-    """Return the form of a tensor made of an image whose channels lie beside each other."""
+def interleaved(height: int, width: int) -> Layout:
+    """Return the layout of a tensor [3, height, width] of bytes in which a pixel's channels lie beside each other."""
     return (3, height, width), (1, 3 * width, 3), torch.uint8
 
+
+# Names of torch's functions and of tensors' methods and properties, as modes get them.
 
 _METADATA = frozenset(
     {"size", "dim", "stride", "numel", "nelement", "ndimension", "is_floating_point", "is_complex", "is_contiguous"}
@@ -76,16 +82,21 @@ _PROPERTIES = frozenset(
 _VIEWS = frozenset(
     {"as_tensor", "requires_grad_", "reshape", "view", "unsqueeze", "squeeze", "as_strided", "detach", "cpu"}
 )
-_NAMES = {
-    "__truediv__": "div",
-    "true_divide": "div",
-    "__sub__": "sub",
+"""Methods that may return a view of the whole tensor, or the tensor itself."""
+_SYNONYMS = {
     "__add__": "add",
+    "__sub__": "sub",
     "__mul__": "mul",
+    "__truediv__": "div",
+    "__iadd__": "add_",
+    "__isub__": "sub_",
+    "__imul__": "mul_",
+    "__itruediv__": "div_",
+    "subtract": "sub",
+    "multiply": "mul",
     "divide": "div",
+    "true_divide": "div",
 }
-_NAMES |= {"multiply": "mul", "subtract": "sub", "__isub__": "sub_", "__iadd__": "add_", "__imul__": "mul_"}
-_NAMES |= {"__itruediv__": "div_"}
 _CASTS = {"to": None, "float": torch.float32, "long": torch.int64, "byte": torch.uint8, "int": torch.int32}
 _PURE = frozenset({"conv2d", "clamp", "pow", "abs", "sqrt", "contiguous"})
 """Functions that draw nothing and which no engine computes; their results have the image's size."""
@@ -93,19 +104,20 @@ _ARITHMETIC = frozenset({"add", "sub", "mul", "div"})
 
 
 class TracedTensors(TorchFunctionMode):
-    """The tensors of a call that have no pixels yet; while it is entered, torch's functions on them are followed.
+    """The tensors without pixels of a call. While this is entered, torch's functions on them are followed.
 
-    They are known by their memory, as views of one tensor are different objects.
+    They are recognised by their memory, as views of one tensor are different objects.
     """
 
     def __init__(self, call: FollowedCall) -> None:
         super().__init__()
         self.call = call
         self._memory: dict[int, _Memory] = {}  # by address
+        # Computed images, by the node whose tensor becomes one of them, perhaps by operations in place.
         self._computed = {end.base: image for end, image in call.pixels.items() if not isinstance(end.form, str)}
 
     def lazy(self, node: Node, layout: Layout) -> torch.Tensor:
-        """Return a tensor without pixels for a node, in the memory of the computed image that it will become."""
+        """Return a tensor without pixels for a node: in memory of its own, or in that of the image it will become."""
         size, stride, dtype = layout
         memory: torch.Tensor | None = self._computed.get(node)
         if memory is not None:
@@ -116,7 +128,7 @@ class TracedTensors(TorchFunctionMode):
         address = _address(tensor)
         # The memory is forgotten when it is freed: its address may be given to other tensors.
         alive = weakref.ref(blank, lambda _: self._memory.pop(address, None))
-        self._memory[address] = _Memory(lambda: _of(alive()), {_geometry(tensor): node})
+        self._memory[address] = _Memory(lambda: _tensor_of(alive()), {_geometry(tensor): node})
         return tensor
 
     def track(self, tensor: torch.Tensor, node: Node) -> None:
@@ -137,11 +149,11 @@ class TracedTensors(TorchFunctionMode):
         return _address(tensor) in self._memory
 
     def alone(self, tensor: torch.Tensor) -> bool:
-        """Return whether no other part of its memory is known as an image."""
+        """Return whether no other tensor is known in the memory of this one."""
         return len(self._memory[_address(tensor)].nodes) == 1
 
     def others_than(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """Return whether there is memory without pixels besides that of these tensors."""
+        """Return whether there is memory without pixels, and still in use, besides that of these tensors."""
         known = set(map(_address, tensors))
         return any(address not in known and memory.tensor() is not None for address, memory in self._memory.items())
 
@@ -180,7 +192,7 @@ class TracedTensors(TorchFunctionMode):
         elif found[0] is args[0] and len(found) == 1:
             node = self.node_of(found[0])
             if node is not None:
-                followed = _follow(self, node, _NAMES.get(name, name), function, args, named)
+                followed = _follow(self, node, _SYNONYMS.get(name, name), function, args, named)
                 if followed is not NotImplemented:
                     return followed
         call.asking = f"torch.{name.strip('_')}"
@@ -289,12 +301,12 @@ def _layout(tensor: torch.Tensor) -> Layout:
 
 
 def _shaped(size: tuple[int, ...], function: Callable[[Any], Any], image: torch.Tensor) -> Any:
-    """Return a function of an image in the shape in which it was called; dimensions of length 1 may differ."""
+    """Call a function of an image in the shape that it was recorded with; dimensions of length 1 may differ."""
     return function(image.reshape(size))
 
 
 def _of_copy(tensor: torch.Tensor, function: Any, others: tuple[Any, ...] = ()) -> Callable[[Any], Any]:
-    """Return a function that may work in place as one of a copy of the image."""
+    """Return a function of an image that gives this one, which may work in place, a copy of it."""
     size = tuple(tensor.shape)
     return lambda image: function(image.reshape(size).clone(), *others)
 
@@ -352,6 +364,7 @@ def _channels(value: Any) -> tuple[float, ...] | None:
 
 
 def _in_place(tensors: TracedTensors, node: Node, operation: Operation, tensor: torch.Tensor) -> Any:
+    """Follow an operation in place; return the tensor, or NotImplemented if others share its memory."""
     if not tensors.alone(tensor):
         return NotImplemented
     changed = tensors.call.record(node, Node(node, operation, node.size, node.form))
@@ -364,7 +377,7 @@ def _in_place(tensors: TracedTensors, node: Node, operation: Operation, tensor: 
 
 
 def _part(tensors: TracedTensors, node: Node, operation: Operation, result: torch.Tensor) -> Any:
-    """Return a part of a tensor without pixels, which shares its memory."""
+    """Follow an operation whose result is a part of the tensor in the same memory; return the part."""
     size = (int(result.shape[-2]), int(result.shape[-1]))
     made = tensors.call.record(node, Node(node, operation, size, _layout(result)))
     if made in tensors.call.pixels and made.base is made:
@@ -400,7 +413,7 @@ _torch_normalize, _torch_gaussian_blur = functional.normalize, functional.gaussi
 FUNCTIONS |= {_torch_normalize: _normalized, _torch_gaussian_blur: same_form}
 
 
-# With the signatures of torchvision's, as users script modules that call them.
+# The replacements have the signatures of torchvision's functions, as users script modules that call them.
 
 
 def _normalize(tensor: torch.Tensor, mean: list[float], std: list[float], inplace: bool = False) -> torch.Tensor:

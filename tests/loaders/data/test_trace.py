@@ -563,6 +563,21 @@ def test_a_lazy_image_of_another_call_is_real(photo: Path) -> None:
     assert equal(small, expected)
 
 
+@pytest.mark.parametrize("name", ["to_tensor", "pil_to_tensor"])
+def test_functions_that_are_followed_get_the_real_image_of_another_call(photo: Path, name: str) -> None:
+    kept: list[Any] = []
+
+    def compute() -> Any:
+        kept.append(Image.open(photo).convert("RGB"))
+        return getattr(functional, name)(kept[0])
+
+    expected = getattr(functional, name)(Image.open(photo).convert("RGB"))
+    first_call(compute)
+    again = first_call(compute)
+    assert equal(again.sample, expected)
+    assert equal(again.replayed(compute, pixels_of(again)), expected)
+
+
 # ---- What images say of themselves.
 
 

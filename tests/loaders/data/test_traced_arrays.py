@@ -19,6 +19,7 @@ from kernel_monitor.loaders.data.own_dataset import OwnDataset
 from kernel_monitor.loaders.data.own_traces import Trace
 from kernel_monitor.loaders.data.structure import equal
 from kernel_monitor.loaders.data.trace import Mismatch
+from kernel_monitor.loaders.data.trace_calls import TraceCall
 from kernel_monitor.loaders.transforms.recorded import nearest_of_opencv
 
 from .corpus import picture
@@ -137,6 +138,31 @@ def test_programs_give_the_same_in_both_calls(tmp_path: Path, classes: bool, goe
     assert ended > (0.1 if goes_on else 0.9) * PROGRAMS
     assert filled > 0.1 * PROGRAMS
     assert different < 0.1 * PROGRAMS
+
+
+class Refused(Dataset[Any]):
+    """Each sample is a part of an image, by an index that NumPy refuses."""
+
+    keys = (np.s_[:4, :, :, :], np.s_[..., :, ...], np.s_[0, 0, 0, 0])
+
+    def __init__(self, root: Path) -> None:
+        self.path = root / "picture.png"
+        picture("RGB", 60, 80).save(self.path)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __getitem__(self, index: int) -> Any:
+        return np.array(Image.open(self.path))[self.keys[index]]
+
+
+@pytest.mark.parametrize("index", range(len(Refused.keys)))
+def test_an_index_that_numpy_refuses_is_refused(tmp_path: Path, index: int) -> None:
+    own = OwnDataset(Refused(tmp_path))
+    call = TraceCall(goes_on=True)
+    with pytest.raises(IndexError), call:
+        own._view.dataset[index]
+    assert call.gave_array
 
 
 def test_nearest_neighbours_are_those_of_opencv() -> None:
