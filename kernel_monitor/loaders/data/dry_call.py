@@ -45,7 +45,7 @@ from .calls import (
     with_arguments,
 )
 from .lazy_array import LazyArray, decoded, name_of_function, with_real
-from .lazy_image import LazyImage, turn_into
+from .lazy_image import ANSWERED, LazyImage, turn_into
 from .structure import Place, places, values
 
 # ---- Lazy tensors and arrays, which are decoded at the first operation that needs their pixels.
@@ -70,24 +70,33 @@ class _DryTensor(torch.Tensor):
 class _DryArray(LazyArray):
     """A lazy array of a dry run."""
 
+    _call: Call
+    _opened: Opened
+    _colours: str
+
     def __init__(self, call: Call, opened: Opened, colours: str) -> None:
         call.gave_array = True
         self.__dict__.update(_call=call, _opened=opened, _colours=colours)
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        return (*self.__dict__["_opened"].size, 3)
+        return (*self._opened.size, 3)
 
     ndim = 3
     dtype = np.dtype(np.uint8)
 
     def copy(self) -> Any:
-        return then(self, np.copy)
+        return self._then(np.copy)
+
+    def _then(self, step: Callable[[Any], Any], *, reverses: bool = False) -> _DryArray:
+        """Return the lazy result of a step that only moves or copies pixels; it may reverse the channels."""
+        reverse = BGR if self._colours == RGB else RGB
+        return _DryArray(self._call, self._opened.then(step, ARRAY), reverse if reverses else self._colours)
 
     def __getitem__(self, key: Any) -> Any:
         # Arrays in a key are not compared: the comparison would be another array.
         if isinstance(key, tuple) and all(isinstance(part, _PLAIN) for part in key) and key in _REVERSED:
-            return then(self, _reverse, reverses=True)
+            return self._then(_reverse, reverses=True)
         return decoded(self, "indexing")[key]
 
     def _pixels(self, operation: str | None) -> Any:
@@ -107,15 +116,6 @@ def _real(value: Any, operation: str | None) -> Any:
 
 def _reverse(array: Any) -> Any:
     return array[..., ::-1]
-
-
-def then(array: _DryArray, step: Callable[[Any], Any], *, reverses: bool = False) -> _DryArray:
-    """Return the lazy result of a step that only moves or copies pixels; it may reverse the channels."""
-    own = array.__dict__
-    colours = own["_colours"]
-    if reverses:
-        colours = BGR if colours == RGB else RGB
-    return _DryArray(own["_call"], own["_opened"].then(step, ARRAY), colours)
 
 
 def fail(call: Call, operation: str | None) -> None:
@@ -144,9 +144,10 @@ _AS_ARRAY = ("__array__", "__array_interface__", "__array_struct__", "__array_pr
 class DryImage(LazyImage):
     """A lazy image of a dry run; if its pixels are asked for then, the dry run fails."""
 
-    _opened: Opened
+    answered = ANSWERED | {"_call", "_opened", "_colours"}
     _call: Call
-    _colours: str  # see `calls.RGB`
+    _opened: Opened
+    _colours: str  # the order of its channels: `RGB` or `AS_FILE`
 
     @staticmethod
     def stays_lazy(call: Call) -> bool:
@@ -158,37 +159,37 @@ class DryImage(LazyImage):
         become(self)
 
     def convert(self, mode: str | None = None, *others: Any, **named: Any) -> Any:
-        call = self.__dict__["_call"]
+        call = self._call
         if mode != "RGB" or others or named:
             call.fail(NOT_RGB, f".convert({', '.join(map(repr, (mode, *others)))}) comes first")
             return self.convert(mode, *others, **named)  # it has become the image
-        return made(call, self.__dict__["_opened"], RGB)
+        return made(call, self._opened, RGB)
 
     def copy(self) -> Any:
-        return made(self.__dict__["_call"], self.__dict__["_opened"], self.__dict__["_colours"])
+        return made(self._call, self._opened, self._colours)
 
     @property
     def size(self) -> tuple[int, int]:
-        return self.__dict__["_opened"].header.size  # type: ignore[no-any-return]
+        return self._opened.header.size
 
     @property
     def mode(self) -> str:
-        return "RGB" if self.__dict__["_colours"] == RGB else self.__dict__["_opened"].header.mode
+        return "RGB" if self._colours == RGB else self._opened.header.mode
 
     @property
     def format(self) -> str | None:  # type: ignore[override]
-        return None if self.__dict__["_colours"] == RGB else self.__dict__["_opened"].header.format
+        return None if self._colours == RGB else self._opened.header.format
 
     @property
     def info(self) -> dict[str | tuple[int, int], Any]:  # type: ignore[override]
-        return self.__dict__["_opened"].header.info  # type: ignore[no-any-return]
+        return self._opened.header.info
 
     def getexif(self) -> Image.Exif:
-        return self.__dict__["_opened"].exif  # type: ignore[no-any-return]
+        return self._opened.exif
 
     @property
     def filename(self) -> str:
-        return self.__dict__["_opened"].path or ""
+        return self._opened.path or ""
 
 
 def _to_rgb(image: Any) -> Any:
@@ -212,7 +213,7 @@ def _made_of(call: Call, original: Callable[..., Any], image: Any, others: tuple
     step = with_arguments(original, others, named)
     if original in COPIES and not others and named.keys() <= _COPYING and named.get("dtype") in (None, np.uint8):
         if type(image) is _DryArray:
-            return then(image, step)
+            return image._then(step)
         if type(image) is DryImage:
             check_colours(image, call)
             if call.reason is None:
@@ -223,7 +224,7 @@ def _made_of(call: Call, original: Callable[..., Any], image: Any, others: tuple
             return made(call, opened_of(image).then(step, PIL), RGB)
     elif type(image) is _DryArray and name == "cvtColor":
         if (*others, *named.values()) == (RED_AND_BLUE,) and named.keys() <= {"code"}:
-            return then(image, step, reverses=True)
+            return image._then(step, reverses=True)
         call.fail(
             NOT_RGB, f"{name_of_function(original)}(…, {', '.join(map(str, (*others, *named.values())))}) comes first"
         )

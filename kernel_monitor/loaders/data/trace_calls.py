@@ -1,4 +1,7 @@
-"""The two calls of a data set's own `__getitem__` that make a trace of a sample: one records, the other compares."""
+"""The two calls of a data set's own `__getitem__` for a trace: the first records operations, the second compares them.
+
+`trace` says what they are for; `own_traces.Trace` makes them.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,15 @@ def install() -> None:
 
 
 class _TracedCall(FollowedCall):
-    """What both calls have in common: openers return lazy images, and functions of them are followed."""
+    """A call in which openers return lazy images, and functions of these are followed: the base of both calls.
+
+    Args:
+        pixels: see `FollowedCall`.
+
+    Attributes:
+        roots: the nodes of the opened files.
+        tensors: the tensors without pixels.
+    """
 
     def __init__(self, pixels: Mapping[Node, Any]) -> None:
         self.pixels = pixels
@@ -105,7 +116,7 @@ class _TracedCall(FollowedCall):
         return self.tensors.lazy(node, node.form)
 
     def computed(self, node: Node) -> Any:
-        """Return the image of a node, computed by the functions that were called."""
+        """Compute the image of a node by the functions that the data set called; return it."""
         self.paused, before = True, self.paused
         try:
             return node.real()
@@ -114,7 +125,7 @@ class _TracedCall(FollowedCall):
 
 
 class TraceCall(_TracedCall):
-    """The first call: it records the operations.
+    """The first call, which records the operations.
 
     Args:
         goes_on: whether the call goes on where pixels are needed, with the real ones; else it ends there.
@@ -145,9 +156,9 @@ class TraceCall(_TracedCall):
         return node.copied()
 
     def held(self, sample: Any) -> list[Held] | None:
-        """Return what a sample holds without pixels, after the call; None if more than what is found may be without.
+        """Return the images without pixels in a sample, after the call; None if there may be others.
 
-        Nothing is found inside objects of the user's own classes.
+        Others may be inside objects of the user's own classes, which are not searched.
         """
         found: list[Held] = []
         different = {id(value): value for value in values(sample)}  # an image may be in several places
@@ -170,13 +181,13 @@ class TraceCall(_TracedCall):
 
 
 class Held(NamedTuple):
-    """A tensor or an image without pixels in a sample, and its node."""
+    """A tensor, array or image without pixels in a sample, and its node."""
 
     image: Any
     node: Node
 
     def fill(self, real: Any) -> None:
-        """Give it its pixels."""
+        """Give it the pixels of the real image."""
         if is_lazy(self.image):
             self.image.fill(real)
             return
@@ -188,7 +199,7 @@ class Held(NamedTuple):
 
 
 def _leaves(roots: Sequence[Node]) -> Iterator[Node]:
-    """Yield the nodes whose pixels are needed first: none of the nodes before them is needed."""
+    """Yield the nodes on each branch at which pixels are needed first, or which end it."""
     for node in roots:
         if node.needed or not node.children:
             yield node
@@ -197,7 +208,7 @@ def _leaves(roots: Sequence[Node]) -> Iterator[Node]:
 
 
 class ReplayCall(_TracedCall):
-    """The second call: it compares the operations with the first's, and gives the images that were computed.
+    """The second call, which compares the operations with the first's, and returns the computed images at the ends.
 
     Args:
         trace: the files that the first call opened, with the operations on their images.
@@ -227,7 +238,10 @@ class ReplayCall(_TracedCall):
         return self.computed(node)
 
     def finish(self, sample: Any) -> None:
-        """Fill what the call left without pixels; to be called after it. Other images are real when they are used."""
+        """Give all images in the sample, and all tensors, their pixels; to be called after the call.
+
+        Other images of Pillow become real when they are used.
+        """
         for value in values(sample):
             if traced_image.node_of(value, self) is not None:
                 traced_image.become(value, self)

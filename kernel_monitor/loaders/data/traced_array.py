@@ -42,21 +42,21 @@ _ALL, _BACK = slice(None), slice(None, None, -1)
 class TracedArray(LazyArray):
     """A lazy array of a trace, which becomes a real one at the first operation that is not followed.
 
-    It may be a part of another one. Then that is made real with it, as the two share their memory.
+    It may be a view of another one. Then that becomes real with it, as the two share their memory.
 
     Args:
         call: the call under way.
         node: the image.
-        base: the array that this is a part of; None: it has memory of its own.
-        step: returns the part of the real base.
-        strides: bytes from one element to the next; None: those of an array with memory of its own.
+        base: the array that this is a view of; None: it has memory of its own.
+        step: returns the view of the real base.
+        strides: bytes from one element to the next; None: those of a contiguous array.
         planar: whether the channels are the first dimension.
-        packed: whether these then lie one after the other, in memory of their own.
+        packed: whether a planar array is contiguous, in memory of its own.
     """
 
     _call: FollowedCall
     _node: Node
-    _base: Any  # a `TracedArray`
+    _base: Any  # a `TracedArray` or None
     _step: Any
     _strides: tuple[int, ...]
     _planar: bool
@@ -86,6 +86,7 @@ class TracedArray(LazyArray):
 
     @property
     def _lazy(self) -> Node | None:
+        """The image; None if there are pixels."""
         if self._real is not None or (self._base is not None and self._base._lazy is None):
             return None
         return self._node
@@ -119,6 +120,7 @@ class TracedArray(LazyArray):
 
     @property
     def _contiguous(self) -> bool:
+        """Whether the elements lie one after the other."""
         packed = _packed_strides(self.shape, self.dtype.itemsize)
         return all(length == 1 or a == b for length, a, b in zip(self.shape, self._strides, packed, strict=True))
 
@@ -128,7 +130,7 @@ class TracedArray(LazyArray):
     def _pixels(self, operation: str | None) -> Any:
         if self._real is None:
             call, under_way = self._call, self._call is calls.current()
-            if self._shared and under_way:
+            if self._shared and under_way:  # the tensor would not see changes of the array
                 raise call.stop
             call.asking = operation or "np.array"
             if self._base is not None:
@@ -208,7 +210,7 @@ class TracedArray(LazyArray):
         return (*spans, reverse)
 
     def _part_of(self, operation: Operation) -> Any:
-        """Return a part of this array, in the same memory."""
+        """Return a view of this array, which an index gives."""
         form = _reversed(self._node.form) if operation.kind == ("reverse",) else self._node.form
         size = operation.values[2:] if operation.kind[0] == "window" else self._node.size
         made = self._call.follow(self._node, operation, size, form)
@@ -225,7 +227,7 @@ class TracedArray(LazyArray):
     # ---- Functions.
 
     def called(self, function: Any, others: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Return the result of a function that copies the array or gives a part of it; else NotImplemented."""
+        """Return the result of a function that copies the array or gives a view of it; else NotImplemented."""
         if self._lazy is None:
             return NotImplemented
         name = function.__name__
@@ -267,7 +269,7 @@ class TracedArray(LazyArray):
         return with_real(func, args, kwargs)
 
     def as_tensor(self, function: Any, others: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Return the result of a function of torch."""
+        """Return the result of a function of torch that makes a tensor of the array."""
         node = self._lazy
         copies = function is torch.tensor
         followed = function in (torch.from_numpy, torch.as_tensor, torch.tensor) and not others and not named
@@ -284,7 +286,7 @@ class TracedArray(LazyArray):
             form = ((3, height, width), (1, 3 * width, 3), dtype)
         apply = functools.partial(_as_tensor, function, self._step if self._planar else None)
         array: TracedArray | None = None if copies else self
-        while array is not None:  # a change of the tensor in place would change these
+        while array is not None:  # a change of the tensor in place would change these arrays
             array.__dict__["_shared"] = True
             array = array._base
         return self._call.follow(node, Operation(("planes",), (), apply), node.size, form)
@@ -334,7 +336,7 @@ def without_lazy(sample: Any) -> Any:
 
 
 def _array(node: Node, function: Any, others: Any, named: Any) -> Step:
-    """Follow a function that makes an array of an image of Pillow."""
+    """Describe a function that makes an array of an image of Pillow."""
     if others or named.keys() - {"dtype", "copy"} or named.get("dtype") not in (None, np.uint8, "uint8"):
         return None
     if named.get("copy") is False or node.form not in ("RGB", "L", "P"):
@@ -344,6 +346,7 @@ def _array(node: Node, function: Any, others: Any, named: Any) -> Step:
 
 
 def _image(node: Node, function: Any, others: Any, named: Any) -> Step:
+    """Describe Pillow's `fromarray`."""
     if node.form not in (RGB, BGR, CLASSES) or others or named:
         return None
     return Operation(("pillow",), (), function), node.size, "L" if node.form == CLASSES else "RGB"
@@ -405,6 +408,7 @@ def _cv2_border(node: Node, function: Any, others: Any, named: Any) -> Step:
 
 
 def _padded(node: Node, sides: list[int], fill: Any, apply: Callable[[Any], Any]) -> Step:
+    """Describe a function that pads an image with a fill; `sides`: pixels at the top, bottom, left and right."""
     top, bottom, left, right = sides
     if node.form not in (RGB, BGR, CLASSES) or min(top, bottom, left, right) < 0:
         return None
@@ -465,6 +469,7 @@ def _normalize(node: Node, function: Any, others: Any, named: Any) -> Step:
 
 
 def _three(value: Any) -> tuple[float, ...] | None:
+    """Return a number for each of three channels; None if there are others."""
     found = np.asarray(value, dtype=np.float64).reshape(-1).tolist() if value is not None else []
     found = found * 3 if len(found) == 1 else found
     return tuple(found) if len(found) == 3 else None
@@ -510,14 +515,14 @@ def _install_albumentations() -> None:
 
 
 def _unfollowed(_node: Node, _function: Any, _others: Any, _named: Any) -> Step:
-    """Follow nothing: `TracedArray.called` does."""
+    """Describe nothing, as `TracedArray.called` follows the function."""
     return None
 
 
 def _with_real_arrays(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method of a transform that gives it real arrays, unless it is one of the transforms that are followed.
+    """Return `update_transform_params` of transforms, which then gives all but the `_FOLLOWED` ones real arrays.
 
-    It is called when the transform is to be applied, before anything looks at its data.
+    albumentations calls it when a transform is to be applied, before anything looks at the transform's data.
     """
 
     @functools.wraps(original)
