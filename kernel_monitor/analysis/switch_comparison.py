@@ -313,7 +313,10 @@ def _too_little(event: Event, found: SwitchComparisons) -> tuple[str, Segment | 
 
 def _no_switch(snapshot: Snapshot, loader: str) -> str:
     failed = [event for event in snapshot.events if event["kind"] == "switch-failed" and str(event["loader"]) == loader]
-    why = f" ({failed[-1]['target']} failed: {str(failed[-1]['message']).rstrip('.')})" if failed else ""
+    why = ""
+    if failed:
+        target, message = failed[-1]["target"], str(failed[-1]["message"]).rstrip(".")
+        why = f" ({message})" if message.startswith(f"{target} cannot be used") else f" ({target} failed: {message})"
     with np.errstate(all="ignore"):
         own = [part for part in segments(snapshot, loaders=[loader], metrics=()) if part.rate > 0]
     if not own:

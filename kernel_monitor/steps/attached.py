@@ -85,8 +85,8 @@ class AttachedSteps(IterationSteps):
     def got_of_engine(self, batch: Any) -> None:
         """Count a batch of the engine, which measures its steps itself."""
         if self._epoch is not None:
+            self._epoch.samples += self._source.samples_of(self._epoch, batch)
             self._epoch.batches += 1
-            self._epoch.samples += watched_loader.count_samples(batch)
 
     def end(self) -> None:
         """Note that the engine has delivered the last batch."""

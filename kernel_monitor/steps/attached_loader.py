@@ -72,6 +72,7 @@ class AttachedLoader(Source):
         self.of_torch = True
         self.iterator: weakref.ref[Any] | None = None
         self._loader = weakref.ref(loader)
+        self._batch_size: int | None = None  # of the newest epoch's batches; None: they may have several
         super().__init__(name)
 
     @property
@@ -92,8 +93,18 @@ class AttachedLoader(Source):
             samples = loader_kinds.samples_of(self.loader, skipped)
             planned = None if planned is None or samples is None else max(0, planned - samples)
             batches = None if batches is None else max(0, batches - skipped)
-        self._length = batches
+        self._length, self._batch_size = batches, loader_kinds.batch_size(self.loader)
         return self.log.begin(planned)
+
+    def samples_of(self, epoch: Epoch, batch: Any) -> int:
+        """Return the number of samples in the next batch of an epoch: of its indices, as engines count them.
+
+        What a `collate_fn` makes of the samples may have any form.
+        """
+        left = 0 if epoch.planned is None else epoch.planned - epoch.samples
+        return (
+            super().samples_of(epoch, batch) if self._batch_size is None or left <= 0 else min(self._batch_size, left)
+        )
 
     @property
     def under_way(self) -> bool:

@@ -52,6 +52,15 @@ def lengths(loader: Any) -> tuple[int | None, int | None]:
     return batches, None if None in (batches, samples, size) else min(samples, batches * size)
 
 
+def batch_size(loader: Any) -> int | None:
+    """Return the number of samples in each batch but the last, if torch's own sampler of batches makes them."""
+    kind = type(getattr(loader, "batch_sampler", None))
+    if kind.__name__ != "BatchSampler" or not kind.__module__.startswith("torch.utils.data.") or of_fastai(loader):
+        return None
+    size = loader.batch_sampler.batch_size
+    return size if isinstance(size, int) else None
+
+
 def samples_of(loader: Any, batches: int) -> int | None:
     """Return the number of samples in that many full batches; None: not known."""
     size = getattr(loader, "batch_size", None)

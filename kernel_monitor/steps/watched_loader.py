@@ -118,6 +118,10 @@ class Source:
         self._length = self._batches()
         return self.log.begin(self._planned())
 
+    def samples_of(self, epoch: Epoch, batch: Any) -> int:  # noqa: ARG002 - for loaders that know an epoch's samples
+        """Return the number of samples in the next batch of an epoch."""
+        return count_samples(batch)
+
     def state(self) -> LoaderState:
         """Return the state in the form of a switchable loader's, without engines to switch to and without knobs."""
         counts = self.log.counts()
@@ -198,7 +202,7 @@ def watch_loader(iterable: Any, *, name: str | None = None) -> Any:
 
     The number of samples of a batch is the first dimension of the first tensor or array in it, else its length, else 1.
     In a dictionary, one of four dimensions or more comes first: an array of images has one row a sample, while boxes
-    and their classes may have several.
+    and their classes may have several. A list of images, each an array of its own, is as many samples as it has images.
 
     Args:
         iterable: yields batches.
@@ -338,7 +342,7 @@ class IterationSteps:
         epoch = self._epoch
         if epoch is None:
             return
-        samples = count_samples(batch)
+        samples = self._source.samples_of(epoch, batch)
         self._clock.got(samples, epoch=epoch.number, batch=epoch.batches)
         epoch.batches += 1
         epoch.samples += samples
@@ -368,11 +372,14 @@ class _Iteration:
 
 
 _OF_IMAGES = 4  # dimensions
+_CHANNELS = (1, 3)  # of an image that is an array of its own, as batches of images of several sizes have them
+_DEPTH = 3  # levels of a batch that are searched
+_SIDE = 16  # pixels, at least: shorter ones may be sequences of vectors
 
 
 def count_samples(batch: Any) -> int:
     """Return the number of samples in a batch, as described in `watch_loader`."""
-    found = _rows(batch, 3)
+    found = _rows(batch, _DEPTH)
     if found is None:
         found = length(batch)
     return 1 if found is None else found
@@ -383,6 +390,8 @@ def _rows(value: Any, depth: int) -> int | None:
     shape = getattr(value, "shape", None)
     if isinstance(shape, tuple):
         return int(shape[0]) if len(shape) > 0 else None
+    if depth < _DEPTH and isinstance(value, list | tuple) and value and all(map(_is_image, value)):
+        return len(value)
     if depth > 0:
         inner = _images_first(value) if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
         for element in inner:
@@ -390,6 +399,14 @@ def _rows(value: Any, depth: int) -> int | None:
             if found is not None:
                 return found
     return None
+
+
+def _is_image(value: Any) -> bool:
+    """Return whether a value is an array with the channels of an image before its rows and columns."""
+    shape = getattr(value, "shape", None)
+    return (
+        isinstance(shape, tuple) and len(shape) == _OF_IMAGES - 1 and shape[0] in _CHANNELS and min(shape[1:]) >= _SIDE
+    )
 
 
 def _images_first(batch: Mapping[Any, Any]) -> list[Any]:

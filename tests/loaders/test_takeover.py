@@ -27,7 +27,7 @@ from .conftest import make_folder, wait_for
 from .photos import Located, Photos
 
 SAMPLES = 16
-UNTOUCHED = "torchvision, as in your code. Another engine keeps the order, but draws crops and flips anew"
+UNTOUCHED = "torchvision, as in your code; other engines draw crops and flips anew"
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +89,33 @@ def test_before_a_click_none_of_the_user_s_code_is_called(files: list[Path]) -> 
     assert (engines.taken_over, engines.clicks, engines.kind) == (False, [], "attached")
     assert Opaque.calls == calls
     assert len(list(batches)) == SAMPLES // 2 - 1
+
+
+class TwoViews:
+    """A transform that makes two views of an image, and counts its calls."""
+
+    calls = 0
+    view = v2.Compose([v2.RandomResizedCrop(16), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
+
+    def __call__(self, image: Any) -> list[Any]:
+        TwoViews.calls += 1
+        return [self.view(image), self.view(image)]
+
+
+def test_a_transform_that_only_traces_may_follow_is_tried_at_the_click(files: list[Path]) -> None:
+    loader = DataLoader(ImageFolder(files[0].parent.parent, TwoViews()), 2, num_workers=1)
+    next(iter(loader))
+    calls = TwoViews.calls
+    engines = engines_of(loader)
+    known = engines.backends["dali-cpu"]
+    assert (known.available, known.reason, TwoViews.calls) == (True, None, calls)
+    assert "found out at the click" in (known.note or "")
+    for number, _ in enumerate(loader):
+        if number == 0:
+            click(loader)
+    wait_until_ready(loader)
+    note = engines.backends["dali-cpu"].note or ""
+    assert "resizes and cuts 2 images" in note
 
 
 def test_epochs_go_on_counting_from_torch_s_to_the_engine_s_and_back(files: list[Path]) -> None:
@@ -216,6 +243,30 @@ def test_a_refusal_on_the_loop_s_thread_is_in_the_status_without_folders(tmp_pat
     assert [int(batch) for batch in loader] == list(range(6))
     click(loader, "torchvision")
     assert engines.state()["status"] == UNTOUCHED
+
+
+class Cached(Photos):
+    """A data set that keeps the images that it has decoded."""
+
+    def __init__(self, files: list[Path]) -> None:
+        super().__init__(files)
+        self.kept: dict[int, Any] = {}
+
+    def __getitem__(self, index: int) -> Any:
+        if index not in self.kept:
+            self.kept[index] = super().__getitem__(index)
+        return self.kept[index]
+
+
+def test_a_data_set_that_dali_cannot_serve_is_refused_with_its_reason_once(files: list[Path]) -> None:
+    loader = DataLoader(Cached(files), 2)
+    assert len(list(loader)) == SAMPLES // 2
+    engines = engines_of(loader)
+    with pytest.raises(BackendUnavailable, match=r"^dali-cpu cannot be used: Cached takes .+\.$") as raised:
+        engines.switch("dali-cpu")
+    assert str(raised.value).count("cannot be used") == 1
+    reason = (engines.backends["dali-cpu"].reason or "").rstrip(".")
+    assert engines.state()["status"] == f"dali-cpu cannot be used: {reason}; torchvision goes on"
 
 
 def test_an_unknown_engine_is_refused_at_once(files: list[Path]) -> None:
@@ -373,5 +424,6 @@ def test_a_click_keeps_the_generators_of_the_training(files: list[Path]) -> None
     loader = DataLoader(Opaque(files, lambda image: torch.rand(3)), 2)
     epoch(loader)
     before = torch.get_rng_state()
-    click(loader)
+    with pytest.raises(BackendUnavailable, match="Opaque changes its own attributes"):
+        click(loader)
     assert torch.equal(torch.get_rng_state(), before)

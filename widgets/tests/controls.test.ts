@@ -71,6 +71,26 @@ describe('a loader that is only watched', () => {
   });
 });
 
+describe('an engine that was refused', () => {
+  const reason = 'Cached keeps its images: load them in __init__.';
+  const refused = 'dali-cpu cannot be used: Cached keeps its images: load them in __init__';
+
+  it.each([
+    ['its reason stands beside the engines', false, 'dali-cpu cannot be used; torchvision goes on'],
+    ['the reasons are shown on request', true, `${refused}; torchvision goes on`]
+  ])('has its reason once: %s', (_, isGpuUsable, text) => {
+    mount(source => {
+      const [first] = source.loaders;
+      const backends = first!.backends.map(one => {
+        const available = one.name === 'dali-gpu' ? isGpuUsable : one.name !== 'dali-cpu';
+        return { ...one, available, reason: available ? null : reason };
+      });
+      source.loaders = [{ ...first!, backends, status: `${refused}; torchvision goes on` }];
+    });
+    expect(status()).toBe(text);
+  });
+});
+
 describe('what a swap does and does not bring', () => {
   const note = 'DALI decodes and does RandomResizedCrop; RandAugment runs in the loader’s workers.';
 
@@ -106,6 +126,45 @@ describe('what a swap does and does not bring', () => {
     ]);
     const described = radio('ray').getAttribute('aria-describedby')!;
     expect(document.getElementById(described)!.textContent).toContain(note);
+  });
+
+  it('shows of one engine what it leaves to others while that is pointed at, until it is chosen', () => {
+    const other = 'The order stays.';
+    mount(source => {
+      const [first] = source.loaders;
+      const backends = first!.backends.map(one => {
+        const said = { 'dali-cpu': note, synthetic: other, ray: other }[one.name];
+        return said === undefined ? one : { ...one, available: true, note: said };
+      });
+      source.loaders = [{ ...first!, backends }];
+    });
+    const box = document.querySelector('.km-reasons')!;
+    const shown = (): string[] =>
+      box.classList.contains('km-requested')
+        ? [...box.querySelectorAll<HTMLElement>('.km-reason')]
+            .filter(el => !el.hidden)
+            .map(el => el.textContent)
+        : [];
+    const enter = (name: string): boolean => radio(name).dispatchEvent(new Event('pointerenter'));
+    expect(shown()).toEqual([]);
+    enter('dali-cpu');
+    expect(shown()).toEqual([`dali-cpu: ${note}`]);
+    enter('ray');
+    expect(shown()).toEqual([`synthetic, ray: ${other}`]);
+    enter('torchvision');
+    expect(shown()).toEqual([]);
+    enter('dali-cpu');
+    radio('dali-cpu').click();
+    expect(shown()).toEqual([]);
+    // By keyboard.
+    radio('torchvision').focus();
+    key('ArrowRight');
+    expect(shown()).toEqual([`dali-cpu: ${note}`]);
+    key('Escape');
+    expect(shown()).toEqual([]);
+    // Who clicks on one that cannot be chosen wants to know why.
+    radio('dali-gpu').click();
+    expect(shown()).toEqual([radio('dali-gpu').title].map(text => `dali-gpu: ${text}`));
   });
 
   it('offers the way back where the switch lost speed', async () => {

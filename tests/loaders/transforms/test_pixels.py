@@ -118,6 +118,10 @@ def test_the_demo_set_through_both_engines(demo: Path, chain: str) -> None:
     assert parity.samples == 64
     assert parity.mean <= 0.5
     assert parity.parameters_equal
+    first, *lines = str(parity).splitlines()
+    assert first.startswith("dali-cpu and torchvision on 64 samples: images differ by ")
+    assert first.endswith(" Crops, flips and the like are equal.")
+    assert [line.split()[0] for line in lines] == [step.name.split()[0] for step in parity.steps]
     loader.switch("dali-cpu")
     wait_for(lambda: "ready" in loader.state()["status"])
     seen = [label for _, labels in loader for label in labels.tolist()]

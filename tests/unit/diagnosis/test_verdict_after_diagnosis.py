@@ -44,6 +44,10 @@ def test_the_slower_engine_is_told_to_go_back() -> None:
             diagnosed({"torchvision": 80.0, "dali-cpu": 81.0}, spread=0.2),
             "Diagnose found dali-cpu about as fast as torchvision.",
         ),
+        (
+            diagnosed({"torchvision": 80.0, "dali-cpu": 64.0}, spread=0.2),
+            "Diagnose measured dali-cpu 1.25 × slower than torchvision, but the steps vary too much to be sure.",
+        ),
     ],
 )
 def test_nothing_faster_was_found(event: dict[str, Any], advice: str) -> None:

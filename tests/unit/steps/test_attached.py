@@ -91,6 +91,33 @@ def test_steps_and_epochs_are_counted() -> None:
     assert found.meter.idle
 
 
+@pytest.mark.parametrize(
+    ("collate", "given"),
+    [
+        pytest.param(lambda rows: tuple(zip(*rows, strict=True)), 1, id="lists, as of detection"),
+        pytest.param(lambda rows: torch.cat([row[0][None] for row in rows] * 2), 6, id="two views in one tensor"),
+        pytest.param(lambda rows: rows[:1], 1, id="others dropped"),
+        pytest.param(lambda rows: {"rows": rows}, 1, id="dictionary"),
+    ],
+)
+def test_a_batch_has_as_many_samples_as_indices_whatever_the_collate_function_makes_of_them(
+    collate: Any, given: int
+) -> None:
+    loader = DataLoader(TensorDataset(torch.zeros(7, 3, 4, 4)), batch_size=3, collate_fn=collate)
+    assert len(next(iter(loader))) == given
+    for _ in loader:
+        pass
+    newest = entry(loader).epochs()[-1]
+    assert (newest["samples"], newest["planned"], newest["lost"]) == (7, 7, 0)
+
+
+def test_the_samples_of_batches_of_several_sizes_are_those_in_the_batch() -> None:
+    loader = DataLoader(TensorDataset(torch.arange(8)), batch_sampler=[[0, 1, 2], [3], [4, 5, 6, 7]])
+    for _ in loader:
+        pass
+    assert entry(loader).epochs()[-1]["samples"] == 8
+
+
 def test_a_name_is_a_global_variable_s_a_variable_s_in_the_loop_s_line_or_the_data_set_s() -> None:
     global val_loader  # noqa: PLW0603 - a global is what is tested
     val_loader = numbers()

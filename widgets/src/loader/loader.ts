@@ -83,6 +83,8 @@ export class LoaderControl {
   /** The engine that was clicked, until the kernel's own state shows it. */
   private asked: string | null = null;
   private clicks = 0;
+  /** The engine that is pointed at, or has the focus: its line alone is shown, where lines are shown on request. */
+  private pointed: string | null = null;
   /** A person has opened it, while it is beside the main one. */
   private isOpen = false;
   private isBeside = false;
@@ -98,6 +100,8 @@ export class LoaderControl {
     this.group.setAttribute('role', 'radiogroup');
     this.group.setAttribute('aria-labelledby', this.label.id);
     this.group.addEventListener('keydown', this.onKey);
+    this.group.addEventListener('pointerleave', () => this.point(null));
+    this.group.addEventListener('focusout', () => this.point(null));
     this.knobs = new KnobsControl({
       set: knobs => this.actions.set(this.state.id, knobs),
       failed: message => this.actions.failed(message)
@@ -146,14 +150,7 @@ export class LoaderControl {
     if (isOver) {
       this.question.withdraw();
     }
-    for (const backend of state.backends) {
-      // Engines of which the same is said share a line.
-      const alike = state.backends.filter(
-        one => one.available === backend.available && aside(one) === aside(backend)
-      );
-      const names = alike.length > 1 ? alike.map(({ name }) => name) : [backend.name];
-      this.show(this.radios.get(backend.name) ?? this.addRadio(backend.name), backend, names);
-    }
+    this.showEngines();
     for (const [name, radio] of this.radios) {
       if (!state.backends.some(backend => backend.name === name)) {
         radio.el.remove();
@@ -161,12 +158,6 @@ export class LoaderControl {
         this.radios.delete(name);
       }
     }
-    // Where DALI can be chosen, the reasons of the other engines are only in their descriptions.
-    const isServed = state.backends.some(
-      ({ name, available }) => available && name.startsWith('dali')
-    );
-    this.reasons.classList.toggle('km-on-request', isServed);
-    this.group.classList.toggle('km-served', isServed);
     this.check();
     this.knobs.update(state);
     this.counter.update(state);
@@ -214,6 +205,32 @@ export class LoaderControl {
 
   private focus(): void {
     [...this.radios.values()].find(({ el }) => el.tabIndex === 0)?.el.focus();
+    this.point(null);
+  }
+
+  private point(name: string | null): void {
+    if (name !== this.pointed) {
+      this.pointed = name;
+      this.showEngines();
+    }
+  }
+
+  private showEngines(): void {
+    const { backends } = this.state;
+    const isOnRequest = isServed(backends);
+    const pointed = isOnRequest ? backends.find(({ name }) => name === this.pointed) : undefined;
+    this.reasons.classList.toggle('km-on-request', isOnRequest);
+    this.reasons.classList.toggle('km-requested', pointed !== undefined && aside(pointed) !== '');
+    this.group.classList.toggle('km-served', isOnRequest);
+    for (const backend of backends) {
+      // Engines of which the same is said share a line.
+      const alike = backends.filter(
+        one => one.available === backend.available && aside(one) === aside(backend)
+      );
+      const names = alike.length > 1 ? alike.map(({ name }) => name) : [backend.name];
+      const radio = this.radios.get(backend.name) ?? this.addRadio(backend.name);
+      this.show(radio, backend, names, (pointed?.name ?? names[0]) === backend.name);
+    }
   }
 
   /** @param host - where its *Diagnose* and *Profile* stand; null: with itself */
@@ -244,20 +261,25 @@ export class LoaderControl {
       el.focus();
       this.choose(name);
     });
+    el.addEventListener('pointerenter', () => this.point(name));
+    el.addEventListener('focus', () => this.point(name));
     this.radios.set(name, radio);
     this.group.append(el);
     this.reasons.append(reason);
     return radio;
   }
 
-  /** @param names - of the engines that share its line of reasons; the first one's has it */
-  private show(radio: Radio, backend: Backend, names: readonly string[]): void {
-    const { name, available, confirm } = backend;
+  /**
+   * @param names - of the engines of which the same is said
+   * @param isShown - its own line is the one that is shown of theirs
+   */
+  private show(radio: Radio, backend: Backend, names: readonly string[], isShown: boolean): void {
+    const { available, confirm } = backend;
     radio.available = available;
     radio.confirm = confirm;
     const said = aside(backend);
     setText(radio.reason, said === '' ? '' : `${names.join(', ')}: ${said}`);
-    radio.reason.hidden = said === '' || names[0] !== name;
+    radio.reason.hidden = said === '' || !isShown;
     setAttribute(radio.el, 'aria-disabled', available ? null : 'true');
     setAttribute(radio.el, 'aria-describedby', said === '' ? null : radio.reason.id);
     setAttribute(radio.el, 'title', said === '' ? null : said);
@@ -287,8 +309,10 @@ export class LoaderControl {
       this.take(name, radio, false);
       return;
     }
+    this.point(null);
     this.question.ask(radio.confirm, name === 'synthetic' ? 'Replay' : 'Start', yes => {
       radio.el.focus();
+      this.point(null);
       if (yes) {
         this.take(name, radio, true);
       }
@@ -299,6 +323,7 @@ export class LoaderControl {
     const clicked = performance.now();
     const click = ++this.clicks;
     this.asked = name;
+    this.point(null); // the status below is what counts now
     setAttribute(radio.el, 'data-acknowledged', null);
     this.check();
     this.actions
@@ -346,6 +371,8 @@ export class LoaderControl {
       this.radios.get(names[(step + names.length) % names.length]!)!.el.focus();
     } else if (event.key === ' ' || event.key === 'Enter') {
       this.choose(names[at]!);
+    } else if (event.key === 'Escape' && this.pointed !== null) {
+      this.point(null);
     } else {
       return;
     }
@@ -353,6 +380,20 @@ export class LoaderControl {
     event.preventDefault();
     event.stopPropagation();
   };
+}
+
+/** Where DALI can be chosen, what is said of an engine is shown while it is pointed at; else all reasons stand there. */
+function isServed(backends: readonly Backend[]): boolean {
+  return backends.some(({ name, available }) => available && name.startsWith('dali'));
+}
+
+/** The status of a loader, without a reason that stands beside its engines. */
+export function statusText({ status, backends }: LoaderState): string {
+  if (isServed(backends)) {
+    return status;
+  }
+  const reasons = backends.flatMap(({ reason }) => (reason ? [reason.replace(/\.$/, '')] : []));
+  return reasons.reduce((text, reason) => text.replace(`: ${reason}`, ''), status);
 }
 
 /** Why an engine cannot be used, or what it changes or leaves to others; empty where there is nothing to say. */

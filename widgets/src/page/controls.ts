@@ -4,7 +4,7 @@ import { Chooser } from './chooser.js';
 import type { Connection } from '../stream/connection.js';
 import { costText, Deliveries } from '../analysis/cost.js';
 import { button, CopyLine, download, element, runOnce, setAttribute, setText } from './dom.js';
-import { LoaderControl } from '../loader/loader.js';
+import { LoaderControl, statusText } from '../loader/loader.js';
 import { mainLoader } from '../analysis/analysis.js';
 import { MarkControl } from './mark.js';
 import { RecordingView } from './recording.js';
@@ -213,9 +213,10 @@ export class Controls {
   private showStatus({ state, text }: Connection, loaders: readonly LoaderState[]): void {
     // A loader that is folded to its line says there what it does.
     const unfolded = loaders.filter(({ id }) => this.byId.get(id)?.isFolded !== true);
-    const sentences = unfolded.map(({ name, status }) =>
-      loaders.length > 1 ? `${name}: ${status}` : status
-    );
+    const sentences = unfolded.map(loader => {
+      const status = statusText(loader);
+      return loaders.length > 1 ? `${loader.name}: ${status}` : status;
+    });
     if (state !== 'running' || sentences.length === 0) {
       sentences.unshift(text);
     }
