@@ -532,11 +532,13 @@ def _turns(args: tuple[Any, ...], named: dict[str, Any]) -> bool:
 
 
 def grey(header: _Header, args: tuple[Any, ...], named: dict[str, Any]) -> bool:
-    """Return whether OpenCV, with these arguments, reads a grey image of 8 bits as its values."""
+    """Return whether OpenCV, with these arguments, reads a grey image of 8 or 16 bits as its values."""
     cv2 = sys.modules["cv2"]
     flags = None if len(args) > 1 or named.keys() - {"flags"} else _flags(args, named)
     if flags == cv2.IMREAD_UNCHANGED:
         return "transparency" not in header.info
+    if header.mode == "I;16":
+        return flags in (cv2.IMREAD_ANYDEPTH, cv2.IMREAD_ANYDEPTH | cv2.IMREAD_ANYCOLOR)
     return isinstance(flags, int) and flags & ~cv2.IMREAD_IGNORE_ORIENTATION == cv2.IMREAD_GRAYSCALE
 
 

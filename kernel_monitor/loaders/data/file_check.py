@@ -140,8 +140,11 @@ def _scan(body: bytes, frame: bytes) -> list[int]:
     return components
 
 
-def _png(data: bytes) -> tuple[int, int]:
-    """Parse the chunks (ISO/IEC 15948, clause 5) with their checksums; return height and width."""
+def _png(data: bytes, *, deep: bool = False) -> tuple[int, int]:
+    """Parse the chunks (ISO/IEC 15948, clause 5) with their checksums; return height and width.
+
+    `deep`: whether grey of 16 bits is allowed.
+    """
     view = memoryview(data)
     at, text, before = len(PNG), 0, b""
     size: tuple[int, int] | None = None
@@ -157,7 +160,7 @@ def _png(data: bytes) -> tuple[int, int]:
         if (kind == b"IHDR") != (size is None):
             raise _NotForDali("the PNG header is damaged")
         if kind == b"IHDR":
-            size, colours = _png_header(data[at + 8 : end - 4])
+            size, colours = _png_header(data[at + 8 : end - 4], deep=deep)
         elif kind in _ANIMATION:
             raise _NotForDali("an animated PNG")
         elif kind == b"PLTE":
@@ -179,14 +182,15 @@ def _png(data: bytes) -> tuple[int, int]:
     return size
 
 
-def _png_header(body: bytes) -> tuple[tuple[int, int], int]:
+def _png_header(body: bytes, *, deep: bool) -> tuple[tuple[int, int], int]:
     """Read the size and the colour type."""
     if len(body) != 13:
         raise _NotForDali("the PNG header is damaged")
     width, height, depth, colours, compression, filtering, interlace = struct.unpack(">II5B", body)
-    if depth == 16:
+    deep = deep and (depth, colours) == (16, 0)
+    if depth == 16 and not deep:
         raise _NotForDali("a PNG of 16 bits")
-    if depth not in _DEPTHS.get(colours, ()) or compression or filtering:
+    if (depth not in _DEPTHS.get(colours, ()) and not deep) or compression or filtering:
         raise _NotForDali("the PNG header is damaged")
     if interlace:
         raise _NotForDali("an interlaced PNG")
@@ -249,6 +253,7 @@ _THREADS = 16
 _FAR = 1000  # files; a data set's own numbers may be any, and a table is not made for them
 
 ORIENTATION = 0x0112  # tag of EXIF
+UNKNOWN_MODE = "unknown"
 _IRREGULAR = "not a regular file"
 
 
@@ -261,15 +266,27 @@ class Facts(NamedTuple):
     turned: bool = False  # whether its EXIF orientation is another than that of its pixels
 
 
-def check_bytes(data: bytes) -> Facts:
-    """Return the facts of an encoded image in memory; they are not kept."""
+def check_bytes(data: bytes, *, deep: bool = False) -> Facts:
+    """Return the facts of an encoded image in memory; they are not kept.
+
+    `deep`: whether DALI is to decode a PNG in grey to 16 bits.
+    """
     try:
         for magic, walk in _WALKS.items():
             if data.startswith(magic):
-                return Facts(*walk(data), None, turned(data))
+                return Facts(*(_png(data, deep=True) if deep and magic == PNG else walk(data)), None, turned(data))
     except _NotForDali as refusal:
         return Facts(0, 0, str(refusal))
     return Facts(0, 0, UNKNOWN)
+
+
+def mode_of(file: str | bytes) -> str:
+    """Return the mode in which Pillow opens a file (a path, or its content); "unknown" if it cannot."""
+    try:
+        with Image.open(io.BytesIO(file) if isinstance(file, bytes) else file) as image:
+            return image.mode
+    except Exception:  # noqa: BLE001 - whatever Pillow raises; who opens the image meets it again
+        return UNKNOWN_MODE
 
 
 def turned(data: bytes) -> bool:
@@ -302,13 +319,15 @@ def _open_at_once(path: str, flags: int) -> int:
 
 
 class FileTable:
-    """A table of the facts of a data set's files, in flat arrays of 16 bytes per file; it grows when needed."""
+    """A table of the facts of a data set's files, in flat arrays of 17 bytes per file; it grows when needed."""
 
     def __init__(self, files: int) -> None:
         # Hash of path, size, modification time, change time and inode; 0: not checked yet. The last two differ for a
         # file that replaced another with the same size and modification time, as by `cp -p` or from an archive.
         self._seen, self._height, self._width = array("q"), array("I"), array("I")
+        self._mode = array("B")  # place among `_modes`
         self._grow(files)
+        self._modes = [""]  # the first one: not read yet
         self._reasons: dict[int, str] = {}
         self._turned: set[int] = set()
         self._pool: ThreadPoolExecutor | None = None
@@ -336,7 +355,19 @@ class FileTable:
             self._reasons[number] = facts.reason
         (self._turned.add if facts.turned else self._turned.discard)(number)
         self._height[number], self._width[number], self._seen[number] = facts.height, facts.width, seen
+        self._mode[number] = 0
         return facts
+
+    def mode(self, number: int, path: str) -> str:
+        """Return the mode in which Pillow opens a file that was checked; "unknown" if it cannot."""
+        if not 0 <= number < len(self._mode):
+            return mode_of(path)
+        if not self._mode[number]:
+            mode = mode_of(path)
+            if mode not in self._modes:
+                self._modes.append(mode)
+            self._mode[number] = self._modes.index(mode)
+        return self._modes[self._mode[number]]
 
     def check_all(self, files: Sequence[tuple[int, str]]) -> list[Facts]:
         """Return the facts of a batch's files, listed as (number, path).
@@ -383,5 +414,5 @@ class FileTable:
         more = files - len(self._seen)
         if more > 0:
             more = max(more, len(self._seen))
-            for column in (self._seen, self._height, self._width):
+            for column in (self._seen, self._height, self._width, self._mode):
                 column.frombytes(bytes(more * column.itemsize))

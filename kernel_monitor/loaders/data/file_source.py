@@ -7,6 +7,7 @@ import logging
 import operator
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from itertools import accumulate
@@ -24,10 +25,23 @@ from ..transforms.recorded import Forms, joined
 from ..transforms.translate import examine as translated
 from .calls import NOT_FOUND, PIL, REMEDIES, as_opened, plainly
 from .examination import NOT_THE_SAME, PATIENCE_S, spread, unexamined
+from .file_check import UNKNOWN_MODE, mode_of
 from .fingerprint import snapshot
 from .hugging_face import MAPPED, is_hugging_face, is_mapped
 from .image_files import MODES, data_of, open_content, open_data, open_file, path_of, read_file
-from .layouts import PROTOCOL, Layout, Opener, check, gives_batches, layout_of, part_of, parts, plain
+from .layouts import (
+    PROTOCOL,
+    Layout,
+    Opener,
+    check,
+    gives_batches,
+    layout_of,
+    open_as_stored,
+    open_gray,
+    part_of,
+    parts,
+    plain,
+)
 from .own_dataset import OwnDataset, Reading
 from .own_traces import Trace
 from .sent_files import SentRow
@@ -35,6 +49,7 @@ from .tar_shards import TarShards
 
 OWN_BATCHES = "has a __getitems__ of its own"
 _ASKED = 6  # first samples that the user's own code locates, to try DALI on them
+_ASKED_STORED = 16  # files that are asked for their mode, where they are opened in it
 _ASKED_OWN = 32  # the same for dry runs: as many as a calibration uses
 
 log = logging.getLogger(__name__)
@@ -105,6 +120,7 @@ class FileSource:
         )
         self.failure: str | None = None
         self._first: list[Located] = []  # the first samples, if the user's own code locates them
+        self._other_mode: str | None = None  # of most images that are opened as they are stored, if that is not RGB
         self.ask()
 
     def __len__(self) -> int:
@@ -219,8 +235,18 @@ class FileSource:
 
     @property
     def opens_plainly(self) -> bool:
-        """Whether torchvision's own function opens all files as RGB with Pillow."""
-        return all(map(plain, self.openers))
+        """Whether torchvision's own functions open all files with Pillow, as RGB or as they are stored."""
+        return all(plain(opener) or opener is open_as_stored for opener in self.openers)
+
+    @property
+    def opens_as_stored(self) -> bool:
+        """Whether some files are opened in a mode of their own, which may be RGB."""
+        return open_as_stored in self.openers
+
+    def as_stored(self, located: Located) -> bool:
+        """Return whether a sample's image is opened in its file's own mode."""
+        layout = layout_of(located.part)
+        return layout is not None and layout.opener(located.part) is open_as_stored
 
     @property
     def obstacle(self) -> str | None:
@@ -230,8 +256,15 @@ class FileSource:
 
     def _obstacle(self) -> str | None:
         for opener in self.openers:
-            if opener in MODES:
-                return f"The data set opens its images {MODES[opener]}, and DALI would make all of them RGB."
+            if opener is open_as_stored:
+                if self._other_mode is not None:
+                    return (
+                        f"The data set opens most of its images in the mode {self._other_mode}, and DALI would make "
+                        "them RGB."
+                    )
+                continue
+            if opener is open_gray:
+                return "The data set opens its images in grey, and DALI would make all of them RGB."
             if not plain(opener):
                 shown = getattr(opener, "__name__", type(opener).__name__)
                 return f"The data set opens its files by {shown}, and DALI would decode them itself."
@@ -315,7 +348,7 @@ class FileSource:
         To be called by the user's thread: engines warm up on another thread, where user code must not draw from the
         generators that the training draws from at the same time.
         """
-        self._first, self.encoded, self.failure = [], False, None
+        self._first, self.encoded, self.failure, self._other_mode = [], False, None, None
         try:
             self._learn_traces()
             if self.asks_user:
@@ -324,8 +357,20 @@ class FileSource:
                     self._learn()
                     self._read_first()
                 self.failure = streams.failure
+            if self.opens_as_stored:
+                self._other_mode = self._mode_of_most()
         except Exception as error:  # noqa: BLE001 - the user's own classes may raise anything
             self._failed(error)
+
+    def _mode_of_most(self) -> str | None:
+        """Return the mode of most of the images that are opened as they are stored; None if it is RGB or not known."""
+        found: Counter[str] = Counter()
+        for located in self.spread(_ASKED_STORED):
+            if self.as_stored(located):
+                found[mode_of(self.absolute(located.path))] += 1
+        del found[UNKNOWN_MODE]
+        others = Counter({mode: count for mode, count in found.items() if mode != "RGB"})
+        return others.most_common(1)[0][0] if 2 * others.total() > found.total() else None
 
     def _read_first(self) -> None:
         """Locate the first samples and keep their files.
@@ -383,17 +428,23 @@ class FileSource:
         self._traced = []
         if not (self.seeded and self.dry_run) or self.gives_batches:
             return
+        for part in self.parts_to_trace():
+            own = OwnDataset(part, apart=self.dataset is not self._users)
+            with self._unraised_streams(part):
+                own.learn_traces()
+            self._traced.append(own)
+
+    def parts_to_trace(self) -> list[Any]:
+        """Return the parts of known layouts whose transform only traces may follow. None of their own code is run."""
+        found = []
         for part in {id(part): part for part, layout in parts(self.dataset) if layout is not None}.values():
             transform, _ = self._transforms(part, layout_of(part))
             if transform is None or _of_torchvision(transform):
                 continue
             program = translated(transform, PIL).program
-            if program is None or program.rest is None or program.steps:
-                continue
-            own = OwnDataset(part, apart=self.dataset is not self._users)
-            with self._unraised_streams(part):
-                own.learn_traces()
-            self._traced.append(own)
+            if program is not None and program.rest is not None and not program.steps:
+                found.append(part)
+        return found
 
     def _unraised_streams(self, part: Any) -> AbstractContextManager[None]:
         return Streams(part).apart()
@@ -547,7 +598,8 @@ def _of_torchvision(transform: Any) -> bool:
     """Return whether a transform is one of torchvision's, or a chain of them: traces would follow no more of it."""
     if type(transform) in COMPOSES:
         return all(map(_of_torchvision, transform.transforms))
-    return type(transform).__module__.startswith("torchvision.transforms.")
+    kind = type(transform)
+    return kind.__module__.startswith("torchvision.transforms.") and kind.__name__ != "Lambda"
 
 
 def _unknown_parts(dataset: Any) -> list[Any]:

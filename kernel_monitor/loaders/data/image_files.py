@@ -19,8 +19,8 @@ from .layouts import Opener, open_as_stored, open_gray
 
 # ---- Functions that open an image from its file, or from the file's content.
 
-MODES = {open_as_stored: "in the file's own mode", open_gray: "in grey"}
-"""Openers whose images are not RGB."""
+MODES = (open_as_stored, open_gray)
+"""Openers whose images need not be RGB."""
 
 
 class _Named(io.BytesIO):

@@ -325,7 +325,7 @@ class OwnDataset:
                 self.refusal, self.untraced, self.path = earlier.refusal, earlier.untraced, earlier.path
                 return
             if earlier.forms is not None:
-                self.learn_traces(keys, AGAIN)
+                self.learn_traces(keys, AGAIN, [form.result for form in earlier.forms])
                 if self.forms is not None:  # of fewer samples than the earlier ones
                     self.forms = recorded.joined(earlier.forms, self.forms) or self.forms
                     return
@@ -350,9 +350,14 @@ class OwnDataset:
         program = examine(self.transform, self.kind).program
         return program is not None and program.rest is not None and not program.steps
 
-    def learn_traces(self, keys: Sequence[Any] | None = None, samples: int = PROVEN) -> None:
-        """Find out whether the samples can be traced: then there are `forms`, else perhaps a reason in `untraced`."""
-        found = own_traces.learn(self.dataset, keys, samples)
+    def learn_traces(
+        self, keys: Sequence[Any] | None = None, samples: int = PROVEN, results: Sequence[str] = ()
+    ) -> None:
+        """Find out whether the samples can be traced: then there are `forms`, else perhaps a reason in `untraced`.
+
+        `results` are those of more samples, which were examined earlier.
+        """
+        found = own_traces.learn(self.dataset, keys, samples, results)
         if isinstance(found, Traces):
             self.forms, self.traces, self.goes_on = found.forms, found.traces, found.goes_on
             self._forms = self._forms | found.structures

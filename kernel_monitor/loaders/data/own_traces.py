@@ -153,7 +153,7 @@ class Traces(NamedTuple):
     goes_on: bool
 
 
-def learn(dataset: Any, keys: Sequence[Any] | None, samples: int) -> Traces | str | None:
+def learn(dataset: Any, keys: Sequence[Any] | None, samples: int, results: Sequence[str] = ()) -> Traces | str | None:
     """Find out whether the samples can be traced.
 
     This calls a copy of the data set, so that changes that it makes to itself have no effect.
@@ -162,6 +162,7 @@ def learn(dataset: Any, keys: Sequence[Any] | None, samples: int) -> Traces | st
         dataset: the user's data set.
         keys: the sampler's keys; None: any index.
         samples: how many samples are computed both ways.
+        results: those of more samples, which were examined earlier.
 
     Returns:
         The traces, or why there are none, as the end of "The data set …"; None if no reason is known.
@@ -190,7 +191,7 @@ def learn(dataset: Any, keys: Sequence[Any] | None, samples: int) -> Traces | st
         turns = [(key, turn) for turn in range(1, _TURNS) for key in tried]
         others = [trial.traced(key, turn) for key, turn in turns if time.monotonic() < until]
     attributes(copy).clear()
-    forms, kept = _alike(traces)
+    forms, kept = _alike(traces, results)
     if forms is not None:
         results = [form.result for form in forms]
         for other in others:
@@ -264,8 +265,8 @@ class _Trial:
             self._changes.compare()
             found = Trace.of(compute, goes_on=self.goes_on)
             if not found.ends:
-                mode = next((root.form for root in found.roots), None)
-                return NO_IMAGE if mode is None else _UNDECODED.format(mode)
+                mode = recorded.undecoded(found.roots)
+                return _UNDECODED.format(mode) if mode is not None else _VARIED if found.roots else NO_IMAGE
             pixels = {end.node: end.node.given(end.node.real()) for end in found.ends}
             if not all(end.output.moves(found.roots[end.output.file].real(), pixels[end.node]) for end in found.ends):
                 return DIFFERS
@@ -331,12 +332,11 @@ def _noisy(output: recorded.Output, image: Any) -> Any:
     return torch.empty_strided(image.shape, image.stride(), dtype=image.dtype).copy_(torch.from_numpy(made))
 
 
-def _alike(traces: Sequence[Trace]) -> tuple[recorded.Forms | None, list[Trace]]:
-    """Return the forms that most of the traces share, and those traces.
+def _alike(traces: Sequence[Trace], results: Sequence[str]) -> tuple[recorded.Forms | None, list[Trace]]:
+    """Return the forms that most of the traces share, up to these results at the latest, and those traces.
 
     Where too few are alike, DALI's images end earlier, before they become tensors or floats; see `recorded.lowered`.
     """
-    results: Sequence[str] = ()
     for _ in range(_ROUNDS):
         for found in traces:
             found.limit(results)

@@ -32,9 +32,10 @@ Layout = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
 """Shape, strides and type of a tensor."""
 
 ARRAY_RGB, BGR, CLASSES, FLOATS = "RGB array", "BGR array", "array of classes", "array of floats"
-"""Forms of NumPy arrays: two of uint8[height, width, 3], uint8[height, width], float32[height, width, 3]."""
+CLASSES_16 = "array of classes of 16 bits"
+"""Forms of NumPy arrays: two of uint8[height, width, 3], uint8 or uint16[height, width], float32[height, width, 3]."""
 
-ARRAYS = (ARRAY_RGB, BGR, CLASSES, FLOATS)
+ARRAYS = (ARRAY_RGB, BGR, CLASSES, CLASSES_16, FLOATS)
 
 Form = str | Layout
 """The form of a lazy object: for an image of Pillow its mode, for a tensor its layout, for an array one of `ARRAYS`."""

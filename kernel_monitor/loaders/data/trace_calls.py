@@ -15,7 +15,7 @@ from .calls import ARRAY, AS_ARRAY, AS_FILE, PIL, RGB, TENSOR, Opened, Opener, T
 from .dry_call import opened_by
 from .lazy_array import decoded, is_lazy
 from .structure import values
-from .trace import ARRAY_RGB, ARRAYS, BGR, CLASSES, FUNCTIONS, Ended, FollowedCall, Form, Mismatch, Node
+from .trace import ARRAY_RGB, ARRAYS, BGR, CLASSES, CLASSES_16, FUNCTIONS, Ended, FollowedCall, Form, Mismatch, Node
 from .traced_array import TracedArray
 from .traced_image import TracedFile, TracedImage
 from .traced_tensor import TracedTensors, interleaved
@@ -128,7 +128,8 @@ class TraceCall(_TracedCall):
     """The first call, which records the operations.
 
     Args:
-        goes_on: whether the call goes on where pixels are needed, with the real ones; else it ends there.
+        goes_on: whether the call goes on where pixels are needed, with the real ones; else it ends there. It ends also
+            where those of an image in colour are needed that is resized or cut: DALI is to compute it.
 
     Attributes:
         needed: whether pixels were needed.
@@ -140,6 +141,7 @@ class TraceCall(_TracedCall):
         super().__init__({})
         self.needed = False
         self._goes_on = goes_on
+        self._ended = False
 
     def record(self, parent: Node | None, node: Node) -> Node:
         (self.roots if parent is None else parent.children).append(node)
@@ -148,8 +150,8 @@ class TraceCall(_TracedCall):
     def pixels_needed(self, node: Node) -> Any:
         node.needed = node.needed or self.asking
         self.needed = True
-        if not self._goes_on:
-            self._goes_on = True  # code that catches everything must come to an end
+        if not self._ended and not (self._goes_on and not _moved_in_colour(node)):
+            self._ended = True  # code that catches everything must come to an end
             raise Ended
         if node.known is None:
             node.known = self.computed(node)
@@ -168,7 +170,7 @@ class TraceCall(_TracedCall):
                 if node is not None:
                     found.append(Held(value, node))
             elif is_lazy(value):
-                if value._call is not self or value._lazy is None:
+                if value._call is not self or value._lazy is None or "_node" not in value.__dict__:
                     return None
                 found.append(Held(value, value._node))
             elif (node := traced_image.node_of(value, self)) is not None:
@@ -178,6 +180,15 @@ class TraceCall(_TracedCall):
         if self.tensors.others_than(tensors) or any(leaf.needed or leaf not in nodes for leaf in _leaves(self.roots)):
             return None
         return found
+
+
+def _moved_in_colour(node: Node) -> bool:
+    """Return whether an image is in colour, and resized or cut."""
+    moved, root = False, node
+    while root.parent is not None:
+        moved |= root.operation is not None and root.operation.kind[0] in ("resize", "window")
+        root = root.parent
+    return moved and (not isinstance(root.form, str) or root.form in ("RGB", ARRAY_RGB, BGR))
 
 
 class Held(NamedTuple):
@@ -261,5 +272,6 @@ def _form_of_array(opener: Opener, opened: Opened, args: tuple[Any, ...], named:
     """Return the form of the array that OpenCV makes of a file; None if it is not followed."""
     colours = opener.colours(args, named)
     if colours is None:
-        return CLASSES if opened.header.mode == "L" and calls.grey(opened.header, args, named) else None
+        form = {"L": CLASSES, "I;16": CLASSES_16}.get(opened.header.mode)
+        return form if form is not None and calls.grey(opened.header, args, named) else None
     return ARRAY_RGB if colours == RGB else BGR

@@ -23,6 +23,7 @@ from .trace import ARRAY_RGB as RGB
 from .trace import (
     BGR,
     CLASSES,
+    CLASSES_16,
     FLOATS,
     FUNCTIONS,
     FollowedCall,
@@ -36,6 +37,8 @@ from .trace import (
     windowed,
 )
 
+_FLAT = (CLASSES, CLASSES_16)  # arrays without channels
+_DTYPES = {FLOATS: np.float32, CLASSES_16: np.uint16}  # of elements; of others: uint8
 _ALL, _BACK = slice(None), slice(None, None, -1)
 
 
@@ -56,7 +59,7 @@ class TracedArray(LazyArray):
 
     _call: FollowedCall
     _node: Node
-    _base: Any  # a `TracedArray` or None
+    _base: Any  # a `TracedArray`, a `TracedStack` or None
     _step: Any
     _strides: tuple[int, ...]
     _planar: bool
@@ -68,7 +71,7 @@ class TracedArray(LazyArray):
         self,
         call: FollowedCall,
         node: Node,
-        base: TracedArray | None = None,
+        base: TracedArray | TracedStack | None = None,
         step: Callable[[Any], Any] | None = None,
         strides: tuple[int, ...] | None = None,
         *,
@@ -96,7 +99,7 @@ class TracedArray(LazyArray):
         node = self._lazy
         if node is None:
             return self._pixels(None).shape  # type: ignore[no-any-return]
-        if node.form == CLASSES:
+        if node.form in _FLAT:
             return node.size
         return (3, *node.size) if self._planar else (*node.size, 3)
 
@@ -112,7 +115,7 @@ class TracedArray(LazyArray):
     def dtype(self) -> Any:
         if self._lazy is None:
             return self._pixels(None).dtype
-        return np.dtype(np.float32 if self._node.form == FLOATS else np.uint8)
+        return np.dtype(_DTYPES.get(str(self._node.form), np.uint8))
 
     @property
     def strides(self) -> tuple[int, ...]:
@@ -157,7 +160,7 @@ class TracedArray(LazyArray):
 
     def transpose(self, *axes: Any) -> Any:
         node = self.node
-        if node is None or node.form == CLASSES or axes not in ((2, 0, 1), ((2, 0, 1),), ([2, 0, 1],)):
+        if node is None or node.form in _FLAT or axes not in ((2, 0, 1), ((2, 0, 1),), ([2, 0, 1],)):
             return self._pixels(".transpose").transpose(*axes)
         down, across, beside = self._strides
         return TracedArray(self._call, node, self, _planes, (beside, down, across), planar=True)
@@ -258,6 +261,8 @@ class TracedArray(LazyArray):
         return self[key] if key is not None and not others else NotImplemented
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if func is np.stack and len(args) == 1 and not kwargs and self._call is calls.current():
+            return _stacked(args[0])
         if args and args[0] is self and self._call is calls.current():
             others, named, called = args[1:], kwargs, func
             axis = (*others, *named.values())
@@ -274,11 +279,11 @@ class TracedArray(LazyArray):
         copies = function is torch.tensor
         followed = function in (torch.from_numpy, torch.as_tensor, torch.tensor) and not others and not named
         contiguous = self._base._contiguous if self._planar and not self._packed else self._contiguous
-        if node is None or not followed or not contiguous or (node.form != CLASSES and not self._planar):
+        if node is None or not followed or not contiguous or (node.form not in _FLAT and not self._planar):
             return with_real(function, (self, *others), named)
         height, width = node.size
-        dtype = torch.float32 if node.form == FLOATS else torch.uint8
-        if node.form == CLASSES:
+        dtype = {FLOATS: torch.float32, CLASSES_16: torch.uint16}.get(str(node.form), torch.uint8)
+        if node.form in _FLAT:
             form: Form = ((height, width), (width, 1), dtype)
         elif self._packed or copies:
             form = ((3, height, width), (height * width, width, 1), dtype)
@@ -290,6 +295,82 @@ class TracedArray(LazyArray):
             array.__dict__["_shared"] = True
             array = array._base
         return self._call.follow(node, Operation(("planes",), (), apply), node.size, form)
+
+
+class TracedStack(LazyArray):
+    """A lazy array of several lazy arrays without channels, one after the other, as `np.stack` makes it.
+
+    Args:
+        call: the call under way.
+        arrays: the arrays, which nothing else holds.
+    """
+
+    node = None  # it is no image itself
+    _call: FollowedCall
+    _arrays: list[TracedArray]
+    _base: Any
+    _real: Any = None  # the real array, once there is one
+    _shared = False  # whether there is a tensor without pixels in the same memory
+
+    def __init__(self, call: FollowedCall, arrays: list[TracedArray]) -> None:
+        self.__dict__.update(_call=call, _arrays=arrays, _base=None)
+
+    @property
+    def _lazy(self) -> list[TracedArray] | None:
+        """The arrays; None if there are pixels."""
+        return self._arrays if self._real is None else None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        arrays = self._lazy
+        return self._pixels(None).shape if arrays is None else (len(arrays), *arrays[0].shape)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def dtype(self) -> Any:
+        return self._arrays[0].dtype if self._lazy is not None else self._pixels(None).dtype
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, key: Any) -> Any:
+        arrays = self._lazy
+        if arrays is None or type(key) is not int or not -len(arrays) <= key < len(arrays):
+            return self._pixels("indexing")[key]
+        return TracedArray(self._call, arrays[key]._node, self, operator.itemgetter(key))
+
+    def __iter__(self) -> Any:
+        return iter(self._pixels("__iter__")) if self._lazy is None else map(self.__getitem__, range(len(self)))
+
+    def _pixels(self, operation: str | None) -> Any:
+        if self._real is None:
+            if self._shared and self._call is calls.current():  # a tensor would not see changes of the array
+                raise self._call.stop
+            self.__dict__["_real"] = np.stack([array._pixels(operation) for array in self._arrays])
+        return self._real
+
+    def called(self, function: Any, others: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Return the result of a function that leaves the array as it is; else NotImplemented."""
+        leaves = function in (np.asarray, np.ascontiguousarray) or function.__name__ == "ensure_contiguous_output"
+        return self if leaves and not others and not named and self._lazy is not None else NotImplemented
+
+    def as_tensor(self, function: Any, others: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Return the result of a function of torch."""
+        return with_real(function, (self, *others), named)
+
+
+def _stacked(arrays: Any) -> Any:
+    """Return the result of `np.stack` with these arrays."""
+    nodes = [array.node if type(array) is TracedArray else None for array in arrays]
+    alike = {("", (0, 0)) if node is None else (str(node.form), node.size) for node in nodes}
+    if len(alike) == 1 and next(iter(alike))[0] in _FLAT:
+        arrays = [array.copy() for array in arrays]
+        if all(map(is_lazy, arrays)):
+            return TracedStack(arrays[0]._call, arrays)
+    return with_real(np.stack, (arrays,), {})
 
 
 _KEYS = {np.flipud: (_BACK,), np.fliplr: (_ALL, _BACK)}
@@ -339,17 +420,19 @@ def _array(node: Node, function: Any, others: Any, named: Any) -> Step:
     """Describe a function that makes an array of an image of Pillow."""
     if others or named.keys() - {"dtype", "copy"} or named.get("dtype") not in (None, np.uint8, "uint8"):
         return None
-    if named.get("copy") is False or node.form not in ("RGB", "L", "P"):
+    if named.get("copy") is False or node.form not in ("RGB", "L", "P", "I;16"):
         return None
-    form = RGB if node.form == "RGB" else CLASSES
+    if node.form == "I;16" and named.get("dtype") is not None:
+        return None
+    form = {"RGB": RGB, "I;16": CLASSES_16}.get(node.form, CLASSES)
     return Operation(("array",), (), with_arguments(function, others, named)), node.size, form
 
 
 def _image(node: Node, function: Any, others: Any, named: Any) -> Step:
     """Describe Pillow's `fromarray`."""
-    if node.form not in (RGB, BGR, CLASSES) or others or named:
+    if node.form not in (RGB, BGR, *_FLAT) or others or named:
         return None
-    return Operation(("pillow",), (), function), node.size, "L" if node.form == CLASSES else "RGB"
+    return Operation(("pillow",), (), function), node.size, {CLASSES: "L", CLASSES_16: "I;16"}.get(node.form, "RGB")
 
 
 _RESIZES = {0: "nearest of OpenCV", 1: "linear"}  # cv2.INTER_NEAREST, INTER_LINEAR
@@ -364,7 +447,7 @@ def _colours(node: Node, function: Any, others: Any, named: Any) -> Step:
 
 def _resized(node: Node, height: Any, width: Any, interpolation: Any, apply: Callable[[Any], Any]) -> Step:
     size = operator.index(height), operator.index(width)
-    if min(size) <= 0 or node.form not in (RGB, BGR, CLASSES):
+    if min(size) <= 0 or node.form not in (RGB, BGR, *_FLAT):
         return None
     if size == node.size:
         return Operation(("clone",), (), apply), size, node.form
@@ -403,19 +486,20 @@ def _cv2_border(node: Node, function: Any, others: Any, named: Any) -> Step:
     apply = with_arguments(function, others, named)
     # A number fills the first channel alone.
     value = given.get("value")
-    value = (value, 0, 0) if isinstance(value, (int, float)) and node.form != CLASSES else value
+    value = (value, 0, 0) if isinstance(value, (int, float)) and node.form not in _FLAT else value
     return _padded(node, [given[side] for side in _SIDES], value, apply)
 
 
 def _padded(node: Node, sides: list[int], fill: Any, apply: Callable[[Any], Any]) -> Step:
     """Describe a function that pads an image with a fill; `sides`: pixels at the top, bottom, left and right."""
     top, bottom, left, right = sides
-    if node.form not in (RGB, BGR, CLASSES) or min(top, bottom, left, right) < 0:
+    if node.form not in (RGB, BGR, *_FLAT) or min(top, bottom, left, right) < 0:
         return None
     values = [0] if fill is None else list(fill) if isinstance(fill, (list, tuple, np.ndarray)) else [fill]
-    if any(not 0 <= value <= 255 or int(value) != value for value in values):
+    most = 65535 if node.form == CLASSES_16 else 255
+    if any(not 0 <= value <= most or int(value) != value for value in values):
         return None
-    if node.form == CLASSES:
+    if node.form in _FLAT:
         filled: Any = int(values[0]) if values else 0
     else:
         filled = tuple(int(value) for value in (values * 3 if len(values) == 1 else [*values, 0, 0, 0])[:3])
@@ -447,7 +531,7 @@ def _pad(node: Node, function: Any, others: Any, named: Any) -> Step:
     if given["border_mode"] != 0:
         return None
     value = given["value"]
-    if isinstance(value, int) and node.form != CLASSES:  # OpenCV fills the first channel alone
+    if isinstance(value, int) and node.form not in _FLAT:  # OpenCV fills the first channel alone
         value = (value, 0, 0)
     apply = with_arguments(function, others, named)
     return _padded(node, [given[side] for side in sides.split()], value, apply)

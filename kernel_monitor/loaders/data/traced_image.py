@@ -251,8 +251,9 @@ def _as_tensor(node: Node, function: Any, others: Any, named: Any, *, floats: bo
     if others or named or (floats and torch.get_default_dtype() is not torch.float32):
         return None
     height, width = node.size
-    if node.form in ("L", "P") and not floats:
-        return Operation(("planes",), (), function), node.size, ((1, height, width), (1, width, 1), torch.uint8)
+    if node.form in ("L", "P", "I;16") and not floats:
+        dtype = torch.uint16 if node.form == "I;16" else torch.uint8
+        return Operation(("planes",), (), function), node.size, ((1, height, width), (1, width, 1), dtype)
     if node.form != "RGB":
         return None
     if not floats:

@@ -85,19 +85,20 @@ def drawn(program: Program, keys: UInt64s, heights: Ints, widths: Ints) -> list[
     return found
 
 
-def share(program: Program, where: str) -> str | None:
-    """Return what DALI does of a chain and what remains, a sentence; None where nothing remains.
+def share(program: Program, where: str, who: str) -> str | None:
+    """Return what a pipeline does of a chain and what remains, a sentence; None where nothing remains.
 
-    `where` is where that runs, as in "in the loader's workers".
+    `where` is where that runs, as in "in the loader's workers"; `who` does it, as in "DALI" or "the engine".
     """
     if program.rest is None:
         return None
+    subject = who[0].upper() + who[1:]
     done, left = program.names[: program.rest], program.names[program.rest :]
     does = f"decodes and does {', '.join(done)}" if done else "only decodes"
     if not left:
-        return f"DALI {does}; what makes a batch of it runs {where}."
+        return f"{subject} {does}; what makes a batch of it runs {where}."
     more = f" and {len(left) - 1} more run" if len(left) > 1 else " runs"
-    return f"DALI {does}; {left[0]}{more} {where}."
+    return f"{subject} {does}; {left[0]}{more} {where}."
 
 
 def distinct(programs: Sequence[Program]) -> tuple[list[Program], list[int]]:

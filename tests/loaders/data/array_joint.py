@@ -46,6 +46,41 @@ class MasksOfAlbumentations(Pairs):
         return {"image": augmented["image"], "masks": torch.stack(list(map(torch.as_tensor, augmented["masks"])))}
 
 
+class FilesOfMasks(Pairs):
+    """Three masks, each in a file of its own: with a palette, and in grey."""
+
+    def write(self, number: int, name: str) -> None:
+        super().write(number, name)
+        png_mask(self.root / "people" / f"{name}.png", classes_of(number, (0, 1)).astype(np.uint8))
+        png_mask(self.root / "things" / f"{name}.png", classes_of(number, (0, 2)).astype(np.uint8))
+
+    def masks_of(self, index: int) -> Any:
+        others = [self.root / folder / f"{self.names[index]}.png" for folder in ("people", "things")]
+        return [np.array(Image.open(self.masks[index])), *(cv2.imread(str(path), 0) for path in others)]
+
+    def __getitem__(self, index: int) -> Any:
+        boxes = boxes_of(index)
+        points = [tuple(box[:2]) for box in boxes]
+        named = {"bboxes": boxes, "labels": list(range(len(boxes))), "keypoints": points}
+        found = self.transforms(image=_read(self.images[index]), masks=self.masks_of(index), **named)
+        return (
+            found["image"],
+            found["masks"],
+            [tuple(map(float, each)) for each in (*found["bboxes"], *found["keypoints"])],
+        )
+
+
+class StackOfMasks(FilesOfMasks):
+    """One array of all masks, of which one is changed in place."""
+
+    def __getitem__(self, index: int) -> Any:
+        stack = np.stack(self.masks_of(index))
+        if index % 3 == 0:
+            stack[1][4:9] = 1
+        found = self.transforms(masks=stack, image=_read(self.images[index]))
+        return {"image": found["image"], "masks": found["masks"], "count": len(stack)}
+
+
 class BoxesOfAlbumentations(Pairs):
     def __getitem__(self, index: int) -> Any:
         boxes = boxes_of(index)
@@ -105,6 +140,16 @@ class MaskOfOpenCV(Pairs):
 
 class Unchanged(MaskOfOpenCV):
     flags = cv2.IMREAD_UNCHANGED
+
+
+class SixteenBits(MaskOfOpenCV):
+    """Numbers of instances, up to 65535."""
+
+    flags = cv2.IMREAD_UNCHANGED
+
+    def write(self, number: int, name: str) -> None:
+        photo(self.root / "images" / f"{name}.jpg", number)
+        png_mask(self.root / "masks" / f"{name}.png", classes_of(number, (0, 255, 256, 33003, 65535)))
 
 
 class TwoImages(Pairs):
@@ -273,12 +318,52 @@ class Letterbox(Pairs):
         return torch.from_numpy(np.ascontiguousarray(image)), torch.from_numpy(boxes / 64)
 
 
+def scaled_arrays() -> list[Any]:
+    return [
+        albumentations.RandomScale((-0.3, 0.4), p=1),
+        albumentations.PadIfNeeded(72, 72, border_mode=0, fill_mask=IGNORED),
+        albumentations.RandomCrop(56, 56),
+        albumentations.HorizontalFlip(p=0.5),
+    ]
+
+
 BOXES = albumentations.BboxParams(format="pascal_voc", label_fields=["labels"])
 POINTS = albumentations.KeypointParams(format="xy", remove_invisible=False)
 
 CASES = (
     JointCase("albumentations, mask", over(MaskOfAlbumentations, lambda: of_arrays(cropped_arrays()))),
     JointCase("albumentations, masks", over(MasksOfAlbumentations, lambda: of_arrays(padded_arrays())), IMAGE),
+    JointCase(
+        "albumentations, masks in files",
+        over(
+            FilesOfMasks,
+            lambda: of_arrays(
+                padded_arrays(),
+                bbox_params=BOXES,
+                keypoint_params=POINTS,
+            ),
+        ),
+    ),
+    JointCase(
+        "albumentations, masks as they are",
+        over(
+            FilesOfMasks,
+            lambda: albumentations.Compose(
+                cropped_arrays(),
+                bbox_params=BOXES,
+                keypoint_params=POINTS,
+            ),
+        ),
+    ),
+    JointCase("albumentations, a stack of masks", over(StackOfMasks, lambda: of_arrays(scaled_arrays())), IMAGE),
+    JointCase(
+        "albumentations, masks warped",
+        over(StackOfMasks, lambda: of_arrays(warped_arrays())),
+        IMAGE,
+        limit=3,
+        offered=None,
+    ),
+    JointCase("albumentations, 16 bits", over(SixteenBits, lambda: of_arrays(scaled_arrays()))),
     JointCase(
         "albumentations, boxes",
         over(BoxesOfAlbumentations, lambda: of_arrays(padded_arrays(), bbox_params=BOXES)),

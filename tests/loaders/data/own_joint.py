@@ -179,6 +179,14 @@ class WithTypes(Pairs):
         return self.transforms(sample)
 
 
+class MaskAsArray(Pairs):
+    """The pixels of the mask are asked for before anything is drawn."""
+
+    def __getitem__(self, index: int) -> Any:
+        image, mask = self.pair(index)
+        return self.transforms(image, tv_tensors.Mask(np.array(mask)))
+
+
 class TrainIds(Pairs):
     """The classes of the files are looked up in a table; two functions get the same numbers."""
 
@@ -627,6 +635,49 @@ class Depth(SixteenBits):
         return {"image": functional.to_tensor(image), "depth": metres, "valid": metres > 0}
 
 
+class MixedDepth(Depth):
+    """One of the files has 8 bits."""
+
+    def write(self, number: int, name: str) -> None:
+        path = self.root / "masks" / f"{name}.png"
+        if number == 5:
+            png_mask(path, classes_of(number).astype(np.uint8))
+        super().write(number, name)
+
+
+class DepthOfTiff(Depth):
+    """One of the files is a TIFF, whatever its name says."""
+
+    def write(self, number: int, name: str) -> None:
+        path = self.root / "masks" / f"{name}.png"
+        if number == 7 and not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(classes_of(number, (0, 7000, 33003))).save(path, "TIFF")
+        super().write(number, name)
+
+
+class Instances(SixteenBits):
+    """Numbers of instances in 16 bits, scaled, cut out and filled up by Pillow alone."""
+
+    def __getitem__(self, index: int) -> Any:
+        image, mask = self.pair(index)
+        factor = random.uniform(0.4, 1.8)
+        size = max(1, int(image.width * factor)), max(1, int(image.height * factor))
+        image, mask = image.resize(size, Image.Resampling.BILINEAR), mask.resize(size, Image.Resampling.NEAREST)
+        short = [max(0, 64 - side) for side in size]
+        if any(short):
+            image = ImageOps.expand(image, (0, 0, *short), fill=0)
+            mask = ImageOps.expand(mask, (0, 0, *short), fill=65535)
+        left, top = random.randint(0, image.width - 64), random.randint(0, image.height - 64)
+        box = (left, top, left + 64, top + 64)
+        image, mask = image.crop(box), mask.crop(box)
+        if random.random() < 0.5:
+            image, mask = ImageOps.mirror(image), ImageOps.mirror(mask)
+        if random.random() < 0.5:
+            image, mask = ImageOps.flip(image), ImageOps.flip(mask)
+        return functional.to_tensor(image), mask if index % 2 else functional.pil_to_tensor(mask)
+
+
 # ---- All of them.
 
 
@@ -641,6 +692,19 @@ def cropped_pil() -> v2.Compose:
             v2.RandomResizedCrop(44, scale=(0.3, 1.0), antialias=True),
             v2.RandomHorizontalFlip(),
             v2.ToImage(),
+            v2.ToDtype({tv_tensors.Image: torch.float32, "others": None}, scale=True),
+        ]
+    )
+
+
+def jittered_after() -> v2.Compose:
+    """Colours are changed on the tensor, after the crop."""
+    return v2.Compose(
+        [
+            v2.RandomResizedCrop(40, scale=(0.3, 1.0), antialias=True),
+            v2.RandomHorizontalFlip(),
+            v2.ToImage(),
+            v2.ColorJitter(0.3, 0.3, 0.3),
             v2.ToDtype({tv_tensors.Image: torch.float32, "others": None}, scale=True),
         ]
     )
@@ -667,6 +731,8 @@ CASES = (
     JointCase("keypoints flipped by hand", over(MirroredKeypoints), scale=UNIT),
     JointCase("image and mask by hand", over(Joint, by_hand)),
     JointCase("image and mask of types", over(WithTypes, cropped_together), IMAGE),
+    JointCase("mask as an array", over(MaskAsArray, cropped_pil), scale=UNIT),
+    JointCase("colours changed on the tensor", over(MaskAsArray, jittered_after), scale=UNIT),
     JointCase("train ids looked up", over(TrainIds)),
     JointCase("coin for both", over(CoinForBoth), scale=UNIT),
     JointCase("crop for both", over(CropForBoth), scale=UNIT),
@@ -680,6 +746,9 @@ CASES = (
     JointCase("queries", over(OfQueries, of_queries), collate=columns),
     JointCase("scaled by a factor", over(Scaled), IMAGE, UNIT),
     JointCase("depth of 16 bits", over(Depth), IMAGE, UNIT),
+    JointCase("depth, of 8 bits in a file", over(MixedDepth), IMAGE, UNIT, odd=1),
+    JointCase("depth, of TIFF in a file", over(DepthOfTiff), IMAGE, UNIT, odd=1),
+    JointCase("instances of 16 bits", over(Instances), scale=UNIT),
 )
 # What DALI may leave to torchvision, and may not change.
 DELICATE = (

@@ -32,6 +32,7 @@ from kernel_monitor.ray.node_worker import probes, read_files, sees
 from ..conftest import augmented
 from .datasets import RUNNABLE, Case, as_written, equal
 from .datasets.folder import photos
+from .views import TwoCropsTransform
 
 SEED = 11
 
@@ -148,6 +149,7 @@ DATA_SETS: dict[str, Callable[[Path], Any]] = {
     "ConcatDataset of two transforms": lambda root: ConcatDataset(
         [ImageFolder(tree(root), augmented()), ImageFolder(tree(root), v1.Compose([v1.Resize(24), v1.ToTensor()]))]
     ),
+    "two views": lambda root: ImageFolder(tree(root), TwoCropsTransform(augmented(24))),
     "in the file's own mode": caltech,
     "paths": lambda root: Located(sorted(tree(root).glob("*/*")), contents=False),
     "contents": lambda root: Located(sorted(tree(root).glob("*/*")), contents=True),

@@ -682,6 +682,44 @@ def caltech256(root: Path, transform: Any) -> Any:
     return datasets.Caltech256(str(root), transform=transform)
 
 
+OTHER_MODES = {3: "L", 7: "CMYK"}  # of photos by their number, where they are not RGB
+
+
+def as_stored(
+    modes: dict[int, str], kind: str = "JPEG", transform: Callable[[], Any] | None = None
+) -> Callable[[Path], Any]:
+    """Caltech256 with some photos stored in other modes; all are of this format, whatever their name says."""
+
+    def build(root: Path) -> Any:
+        dataset = caltech256(root, any_mode() if transform is None else transform())
+        for number, path in enumerate(sorted((root / "caltech256").glob("*/*/*.jpg"))):
+            with Image.open(path) as image:
+                mode = modes.get(number, "RGB")
+                if (image.mode, image.format) != (mode, kind):
+                    image.convert(mode).save(path, kind)
+        return dataset
+
+    return build
+
+
+def any_mode() -> v1.Compose:
+    """It makes RGB of each image in its own way: what is first is done in the mode of the file."""
+    return v1.Compose(
+        [
+            v1.RandomResizedCrop(32),
+            v1.RandomHorizontalFlip(),
+            v1.Grayscale(3),
+            v1.ToTensor(),
+            v1.Normalize(MEAN, STD),
+        ]
+    )
+
+
+def converted_first() -> v1.Compose:
+    """As many do it with these data sets."""
+    return v1.Compose([v1.Lambda(lambda image: image.convert("RGB")), augmented()])
+
+
 def for_training() -> v2.Compose:
     """What classification is trained with, of the second version."""
     return v2.Compose(
@@ -725,8 +763,6 @@ CLASSIFICATION: dict[str, Callable[[Path], Any]] = {
     "Caltech256": single(caltech256),
     "CelebA, attributes": celeba("attr", augmented(), wrapped=False),
 }
-# Pillow gives these in the file's own mode, and grey files as grey; the photos here are all RGB.
-AS_STORED = ("Caltech101", "Caltech256", "CelebA, attributes")
 
 ONLY_DECODED = None  # may be left to torchvision: there is nothing for DALI to do but to decode
 
@@ -736,7 +772,8 @@ CASES = (
     JointCase("VOCSegmentation, evaluation", voc_masks(resized_together(), wrapped=True), scale=UNIT),
     JointCase("VOCSegmentation, by hand", voc_masks(by_hand(), wrapped=False)),
     JointCase("VOCSegmentation, separately", voc_separately, scale=UNIT),
-    # Photometric distortion comes first, whose hue DALI turns in another colour space: it would only decode.
+    # Photometric distortion comes first, whose hue DALI turns in another colour space: it would only decode, which
+    # takes it as long as Pillow.
     JointCase(
         "VOCDetection",
         voc_boxes(boxes_cropped(), wrapped=True),
@@ -744,6 +781,7 @@ CASES = (
         offered=ONLY_DECODED,
         collate=columns,
     ),
+    JointCase("VOCDetection, shortest side", voc_boxes(shortest_side(), wrapped=True), scale=UNIT, collate=columns),
     JointCase(
         "VOCDetection, by hand",
         voc_boxes(Together([VocBoxes(), MirroredBoxes(), FloatImage()]), wrapped=False),
@@ -788,12 +826,28 @@ CASES = (
     JointCase("SBDataset, boundaries", sbd("boundaries", Together([FloatImage()])), scale=UNIT, offered=ONLY_DECODED),
     JointCase("WIDERFace", wider_face(shortest_side()), scale=UNIT, collate=columns),
     JointCase("CelebA, boxes", celeba("bbox", boxes_jittered())),
+    JointCase("Caltech256, some in grey", as_stored(OTHER_MODES), draws="transform", odd=2),
+    JointCase(
+        "Caltech256, some with a palette",
+        as_stored({2: "P", 5: "1", 8: "LA", 11: "RGBA"}, "PNG"),
+        draws="transform",
+        odd=4,
+    ),
+    JointCase("Caltech256, of PNG", as_stored({}, "PNG"), draws="transform"),
+    JointCase(
+        "Caltech256, all in grey", as_stored(dict.fromkeys(range(SAMPLES), "L")), draws="transform", offered=False
+    ),
+    JointCase(
+        "Caltech256, made RGB first",
+        as_stored(OTHER_MODES, transform=converted_first),
+        draws="transform",
+        odd=1,  # that of CMYK
+    ),
     *(
         JointCase(
             name,
             make,
             draws="transform",
-            offered=name not in AS_STORED,
             odd=SAMPLES if name == "GTSRB" else 0,  # its files are PPM
         )
         for name, make in CLASSIFICATION.items()

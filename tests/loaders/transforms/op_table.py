@@ -116,8 +116,8 @@ JOINT = """\
 What a data set of one's own does to several images of a sample, or several times to one, is followed in its own code
 ([Masks, boxes and views](howto/own-data.md#masks-boxes-and-several-views)), which also draws all random numbers. So
 what counts is not which transform it is, but which operations it does, of Pillow, torchvision or torch. From the first
-one on that DALI cannot do, the user's own code does the rest on DALI's pixels. Masks of 8 bits, in grey or with a
-palette, are decoded by DALI and moved by index, equal bit for bit.
+one on that DALI cannot do, the user's own code does the rest on DALI's pixels. Masks, in grey of 8 or 16 bits or
+with a palette of 8, are decoded by DALI and moved by index, equal bit for bit.
 
 | DALI's part of the image | joint transform of torchvision (v2, `references`) |
 |---|---|
@@ -221,7 +221,7 @@ equal bit by bit. What it does to the pixels is recorded, computed by DALI and c
 time; a sample in which anything differs is delivered by your own code. Masks are moved to the pixel: they are equal bit
 by bit, too.
 
-Recorded are, on images in RGB or BGR and masks in grey or with a palette:
+Recorded are, on images in RGB or BGR and masks in grey (of 8 or 16 bits) or with a palette:
 
 - resizes (`Resize`, `RandomScale`, `LongestMaxSize`, `SmallestMaxSize`, `RandomResizedCrop`, `RandomSizedCrop`,
   `RandomSizedBBoxSafeCrop`): linear for images, with a parity of 0.13 and one grey level at most; nearest neighbour
@@ -231,12 +231,13 @@ Recorded are, on images in RGB or BGR and masks in grey or with a palette:
 - paddings with a constant (`Pad`, `PadIfNeeded`, `pad_if_needed`), exact;
 - flips (`HorizontalFlip`, `VerticalFlip`), `Normalize`, `ToTensorV2` and `NoOp`.
 
-From the first other transform on, yours run on DALI's images. `masks` are stacked by albumentations, which needs their
-pixels: they are computed by your own code. The same holds for OpenCV alone: `imread` and `imdecode` (in colour, or in
-grey for files in grey), `cvtColor` between RGB and BGR, `resize` (linear or nearest), `flip` and `copyMakeBorder` with
-a constant; and for NumPy's slices, `flip`, `fliplr`, `flipud`, `copy`, `ascontiguousarray` and `transpose(2, 0, 1)`,
-`Image.fromarray` and `torch.from_numpy`. A part of an array that is changed in place ends DALI's work before that part
-was taken.
+From the first other transform on, yours run on DALI's images. Several masks (`masks`, a list or an array made by
+`np.stack`) are followed one by one, where each is in a file of its own and all samples have as many; masks that your
+code computes of another one (`mask == k`) are its own. The same holds for OpenCV alone: `imread` and `imdecode` (in
+colour, or as they are for files in grey), `cvtColor` between RGB and BGR, `resize` (linear or nearest), `flip` and
+`copyMakeBorder` with a constant; and for NumPy's slices, `flip`, `fliplr`, `flipud`, `copy`, `stack` of masks,
+`ascontiguousarray` and `transpose(2, 0, 1)`, `Image.fromarray` and `torch.from_numpy`. A part of an array that is
+changed in place ends DALI's work before that part was taken.
 """
 _CHAINS = "tests/loaders/transforms/op_chains.py"
 _PHOTOS = "36 generated JPEGs of 60 to 150 pixels a side, a third with an EXIF orientation, a quarter gray."
