@@ -28,9 +28,14 @@ from torchvision import transforms as v1
 
 from kernel_monitor.loaders import SwitchableLoader, switchable
 
+from .conftest import switch_to
+from .data import own_joint
+from .data.joint_comparison import Comparison, Reference
 from .photos import Located
 
 EPOCHS = 3
+MASKED = next(case for case in own_joint.CASES if case.name == "image and mask of types")
+SEED = 5  # of the random numbers for MASKED's samples
 
 
 class Numbered(Located):
@@ -141,6 +146,46 @@ def told(data: Dataset[Any]) -> dict[str, list[int]]:
     return seen
 
 
+def masked(root: Path) -> dict[str, Any]:
+    """Images with masks: two epochs, switched in their middle; the second one is left there and resumed.
+
+    Each sample is compared with plain torch's, and each rank's order with its DistributedSampler's.
+    """
+
+    def made() -> SwitchableLoader:
+        return switchable(DataLoader(MASKED.make(root), 1, shuffle=True, collate_fn=list), seed=SEED)
+
+    first, second = made(), made()
+    iterator, epochs = iter(first), list[list[Any]]()
+    epochs.append([next(iterator)])
+    switch_to(first, "dali-cpu")
+    epochs[0] += [next(iterator) for _ in range(2)]
+    switch_to(first, "torchvision")
+    epochs[0] += iterator
+    decoded = [first.decoded()]
+    switch_to(first, "dali-cpu")
+    iterator = iter(first)
+    epochs.append([next(iterator) for _ in range(2)])
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    iterator = iter(second)
+    epochs[1] += [next(iterator) for _ in range(2)]
+    switch_to(second, "dali-cpu")
+    epochs[1] += iterator
+    decoded.append(second.decoded())
+    dataset = MASKED.make(root)
+    reference = Reference(dataset, [(MASKED, dataset)], SEED)
+    sampler: DistributedSampler[Any] = DistributedSampler(dataset)
+    comparison, shares = Comparison(MASKED), []
+    for epoch, batches in enumerate(epochs):
+        sampler.set_epoch(epoch)
+        shares.append(list(sampler))
+        for batch, index in zip(batches, shares[-1], strict=True):
+            comparison.check(batch, [reference.sample(index, epoch)])
+    for loader in (first, second):
+        loader.release()
+    return {"shares": shares, "decoded": decoded, "images": comparison.images, "worst": comparison.worst}
+
+
 class Heard(logging.Handler):
     """What was logged as a warning."""
 
@@ -169,7 +214,9 @@ def main(folder: str, store: str, rank: int, ranks: int) -> dict[str, Any]:
     mine = DataLoader(data, 4, shuffle=True)
     whole, wrapped = switchable(mine, shard=False), switchable(mine)
     heard_before = len(heard.said)
+    for_masks = masked(Path(folder).with_name("masked"))
     result = {
+        "masked": for_masks,
         "quiet": quiet,
         "lengths": lengths,
         "expected": expected,

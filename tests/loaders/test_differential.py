@@ -12,7 +12,7 @@ import os
 import random
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +28,7 @@ from PIL import Image
 from torch.utils.data import (
     ConcatDataset,
     DataLoader,
+    Dataset,
     DistributedSampler,
     RandomSampler,
     Sampler,
@@ -38,8 +39,9 @@ from torch.utils.data import (
     default_collate,
 )
 from torchvision import transforms as v1
+from torchvision import tv_tensors
 from torchvision.datasets import ImageFolder
-from torchvision.transforms import v2
+from torchvision.transforms import functional, v2
 
 from kernel_monitor.loaders import SwitchableLoader, switchable
 from kernel_monitor.loaders.random_streams import Apart, Defaults
@@ -48,8 +50,8 @@ from .attached_loops import attaching, click, engines_of
 from .conftest import seed_all, set_cores, settle
 from .photos import Located
 
-COUNT, LONG = 150, 10_000
-COUNT_ATTACHED = 50  # without clicks, and as many with them
+COUNT, LONG = 180, 10_000
+COUNT_ATTACHED = 60  # without clicks, and as many with them
 MOST = 12  # samples in a data set
 SIDE, CROP = 40, 16  # of the images, pixels
 BRIGHTER = 6  # of the red channel, for each column
@@ -89,10 +91,10 @@ class Case:
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
     dali = draw(st.integers(0, 2)) == 0
-    engines = ("torchvision", "dali-cpu") if dali else ("torchvision",)
+    engines = ("torchvision", "dali-cpu", "threads") if dali else ("torchvision",)
     return Case(
         seed=draw(st.integers(0, 2**32)),
-        files=draw(st.sampled_from(("folder", "folder", "subset", "concat", "own"))),
+        files=draw(st.sampled_from(("folder", "folder", "subset", "concat", "own", "joint"))),
         size=draw(st.integers(4, MOST)),
         sampler=draw(st.sampled_from(SAMPLERS)),
         batch_size=draw(st.integers(2, 4)),
@@ -203,6 +205,47 @@ def transform_of(case: Case) -> Any:
     return v1.Compose(chains[case.transform])
 
 
+class Both:
+    """Transforms an image and its mask alike; where it draws, the mask becomes the image's fourth channel."""
+
+    def __init__(self, case: Case) -> None:
+        self.form, self.noisy = case.transform, Noisy(case)
+        types = {tv_tensors.Image: torch.get_default_dtype(), "others": None}
+        self.typed = v2.Compose([v2.Resize((CROP, CROP)), v2.ToImage(), v2.ToDtype(types, scale=True)])
+
+    def __call__(self, image: Any, mask: Any) -> tuple[Any, Any]:
+        if self.form == "crops":
+            place = v1.RandomCrop.get_params(image, (CROP, CROP))
+            return torch.cat([functional.pil_to_tensor(functional.crop(one, *place)) for one in (image, mask)]), None
+        if self.form == "typed":
+            image, mask = self.typed(image, tv_tensors.Mask(mask))
+            return image, mask.flatten()
+        image, mask = image.resize((CROP, CROP)), mask.resize((CROP, CROP), Image.Resampling.NEAREST)
+        image, mask = functional.to_tensor(image), functional.pil_to_tensor(mask).flatten()
+        return (self.noisy(image) if self.form == "unknown" else image), mask
+
+
+class Joint(Dataset[Any]):
+    """Images with their masks, written by hand."""
+
+    def __init__(self, paths: Sequence[Path], transform: Any, target_transform: Any) -> None:
+        self.paths, self.transform, self.target_transform = list(paths), transform, target_transform
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> Any:
+        image, mask = Image.open(self.paths[index]).convert("RGB"), Image.open(mask_of(self.paths[index]))
+        image, mask = self.transform(image, mask)
+        target = self.target_transform(index)
+        return image, target if mask is None else (target, mask)
+
+
+def mask_of(path: Path) -> Path:
+    root = path.parent.parent
+    return root.with_name(f"{root.name}-masks") / f"{path.stem}.png"
+
+
 class Guarded:
     """Calls what draws with generators of its own that go on: the loop.s are left alone."""
 
@@ -225,7 +268,9 @@ def made(case: Case, files: list[Path], *, guards: str) -> tuple[DataLoader[Any]
         wanted = guards == "all" or (guards == "draw" and draws)
         return Guarded(call) if wanted and case.workers == 0 else call
 
-    transform = guarded(transform_of(case), case.transform in ("crops", "unknown"))
+    transform = guarded(
+        Both(case) if case.files == "joint" else transform_of(case), case.transform in ("crops", "unknown")
+    )
     target = guarded(Target(case), case.target == "noise")
     collate = None if case.collate == "default" else guarded(Collate(case), case.collate in ("drawing", "mixup"))
     folder = ImageFolder(files[0].parent.parent, transform, target)
@@ -233,6 +278,8 @@ def made(case: Case, files: list[Path], *, guards: str) -> tuple[DataLoader[Any]
     dataset: Any = Subset(folder, range(case.size))
     if case.files == "concat":
         dataset = ConcatDataset([Subset(folder, range(3)), Subset(folder, range(3, case.size))])
+    elif case.files == "joint":
+        dataset = Joint(files[: case.size], transform, target)
     elif case.files == "own":
         dataset = Located(files[: case.size], transform, target)
     elif case.files == "folder":
@@ -302,6 +349,8 @@ def described(value: Any, case: Case, seen: Seen) -> Any:
 def measured(image: torch.Tensor, case: Case, seen: Seen) -> None:
     if case.collate == "mixup":
         return
+    if len(image) == 4:  # with the mask, whose pixels are the numbers of their columns
+        assert float((image[0] / BRIGHTER - image[3]).abs().max()) < 1
     if case.transform == "crops":
         seen.crops.append(float(image[0].double().mean()))
     elif case.transform == "unknown":
@@ -368,6 +417,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         path = root / "all" / f"{number:02d}{('.png', '.bmp', '.jpg')[number % 3]}"
         path.parent.mkdir(exist_ok=True)
         Image.fromarray(pixels).save(path, quality=98)
+        mask_of(path).parent.mkdir(exist_ok=True)
+        Image.fromarray(np.tile(np.arange(SIDE, dtype=np.uint8), (SIDE, 1))).save(mask_of(path))
         found.append(path)
     return found
 

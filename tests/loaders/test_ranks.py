@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from .data.torchvision_layouts import image
-from .ranks import CASES, EPOCHS
+from .ranks import CASES, EPOCHS, MASKED
 
 RANKS, IMAGES = 2, 31
 Result = dict[str, Any]
@@ -23,6 +23,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[Result]:
     files = folder / "images"
     for number in range(IMAGES):
         image(files / f"{number:02d}.jpg", seed=number)
+    MASKED.make(folder / "masked")  # writes its files
     command = [sys.executable, "-W", "ignore", "-m", "tests.loaders.ranks"]
     started = [
         subprocess.Popen(
@@ -93,6 +94,18 @@ def test_each_rank_resumes_its_own_share(results: list[Result]) -> None:
     for result in results:
         epochs = [[index for batch in epoch for index in batch] for epoch in result["expected"]["shuffled"][2:4]]
         assert result["resumed"] == result["resumed before"] == [*epochs, 2]
+
+
+def test_images_with_masks_are_shared_out_switched_and_resumed(results: list[Result]) -> None:
+    """What each rank found equal to plain torch's samples is all of them."""
+    for number in range(2):
+        shares = [result["masked"]["shares"][number] for result in results]
+        assert sorted(shares[0] + shares[1]) == list(range(MASKED.samples))
+    for result in results:
+        found = result["masked"]
+        assert found["decoded"] == [{"torchvision": 4, "dali-cpu": 2}, {"torchvision": 2, "dali-cpu": 4}]
+        assert found["images"] == MASKED.samples
+        assert found["worst"] > 0  # DALI's decoder
 
 
 def test_samplers_that_share_out_are_left_alone_and_unknown_ones_with_a_sentence(results: list[Result]) -> None:

@@ -11,7 +11,6 @@ import os
 import random
 import re
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,10 +23,11 @@ from ..loaders.conftest import violent
 from ..loaders.switching.machine import Machine
 from ..loaders.switching.reals import RealStage
 from ..loaders.switching.schedule import Config, Step, Totals
-from ..loaders.switching.test_state_machine import configs, covers, effort, plants, play, steps, tiny, turns
+from ..loaders.switching.test_state_machine import Kinds, configs, covers, effort, plants, play, samples, steps, turns
+from ..loaders.switching.traced import TRACED
 from .conftest import Make, RunningCluster, until
 
-__all__ = ["tiny"]  # a fixture
+__all__ = ["samples"]  # a fixture
 
 BACKENDS = ("torchvision", "ray", "synthetic")
 MOMENTS = ("interrupt", "interrupt", "kill", "ray", "torchvision", "ray", "ray", "synthetic", "workers=1", "workers=3")
@@ -53,21 +53,20 @@ class RemoteStage(RealStage):
 @pytest.mark.timeout(1800)
 def test_schedules(
     quick: RunningCluster,
-    tiny: Any,
-    tmp_path: Path,
+    samples: Kinds,
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("CRITICAL")
-    broken = tmp_path / "broken.jpg"
-    broken.write_bytes(b"\xff\xd8 no more than that")
-    schedules = st.tuples(configs(), steps(BACKENDS, plants(12, MOMENTS), turns({"workers": (1, 2, 4)})))
+    schedules = st.tuples(
+        configs(("photos", *TRACED)), steps(BACKENDS, plants(12, MOMENTS), turns({"workers": (1, 2, 4)}))
+    )
     killed: list[int] = []
     most = None if effort().long else 4
 
     def one(config: Config, todo: list[Step], totals: Totals) -> None:
         allowed = 2 if most is None else int(sum(killed) < most)
-        stage = RemoteStage(quick, allowed, config, tiny, broken)
+        stage = RemoteStage(quick, allowed, config, samples[config.kind])
         try:
             Machine(config, stage, totals).play(todo)
         finally:

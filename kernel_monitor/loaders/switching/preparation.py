@@ -5,6 +5,8 @@ from __future__ import annotations
 import _thread
 import logging
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from ..engines import worker_start
 from ..engines.backends import RAY
@@ -50,9 +52,10 @@ class Preparation:
                 if not self._may_start(target) and threading.current_thread() is not threading.main_thread():
                     self.deferred = click
                     return
-            if not self._may_start(target):
-                worker_start.before_dali()
-            self._prepare_in_background(click)
+            with self._deferred_again(click):
+                if not self._may_start(target):
+                    worker_start.before_dali()
+                self._prepare_in_background(click)
 
     def prepare_deferred(self) -> None:
         """Prepare the deferred engine. On the loop's thread, between two batches: the fork server may be made now."""
@@ -61,8 +64,9 @@ class Preparation:
         with self._lock:
             click = self._take_deferred()
         if click is not None:
-            worker_start.before_dali()
-            self._prepare_in_background(click)
+            with self._deferred_again(click):
+                worker_start.before_dali()
+                self._prepare_in_background(click)
 
     @staticmethod
     def _may_start(target: str) -> bool:
@@ -74,10 +78,11 @@ class Preparation:
             self.start_workers()
         click = self._take_deferred()
         if click is not None:
-            self.start_workers()  # the request may have come after the first time
-            if not self._may_start(click.target):
-                worker_start.before_dali()
-            self._prepare(click)
+            with self._deferred_again(click):
+                self.start_workers()  # the request may have come after the first time
+                if not self._may_start(click.target):
+                    worker_start.before_dali()
+                self._prepare(click)
 
     def without_workers(self) -> None:
         """Do not fork workers of `torchvision` before a switch: torch's own iterator forks its workers itself."""
@@ -112,6 +117,19 @@ class Preparation:
     def _take_deferred(self) -> Click | None:
         click, self.deferred = self.deferred, None
         return click if click is self._state.preparing else None
+
+    @contextmanager
+    def _deferred_again(self, click: Click) -> Iterator[None]:
+        """Defer a click once more if an interrupt ends its preparation, which nothing else would resume."""
+        try:
+            yield
+        except BaseException as error:
+            if isinstance(error, Exception):
+                self._state.failed(click, error)
+            else:
+                with self._lock:
+                    self.deferred = click
+            raise
 
     def _prepare(self, click: Click) -> None:
         try:

@@ -30,6 +30,7 @@ class FakeStage:
     """Counts moments inside the engines (ticks), and lets planted things happen at theirs."""
 
     anywhere = False
+    collate = None
 
     def __init__(self, config: Config, dataset: Any, clicker: ThreadPoolExecutor) -> None:
         self.config = config
@@ -45,6 +46,12 @@ class FakeStage:
     def labels(self, batch: Any) -> list[int]:
         labels: list[int] = batch
         return labels
+
+    def compare(self, batch: Any, epoch: int, drawn: list[tuple[int, int]]) -> None:
+        """Do nothing: these batches have no samples."""
+
+    def offers(self, loader: SwitchableLoader, what: str) -> bool:
+        return True
 
     def plant(self, after: int, what: str, loader: SwitchableLoader) -> None:
         self._planted.append((self._ticks + after, what, loader))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import random
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -31,6 +32,7 @@ from kernel_monitor.loaders.engines.synthetic import NAME as SYNTHETIC
 from kernel_monitor.loaders.switching.epoch import EpochIterator
 
 from .schedule import PATIENCE, Batches, Config, PlannedFailure, Run, Saved, Stage, Step, Totals
+from .traced import SEED
 
 
 class Machine:
@@ -84,13 +86,14 @@ class Machine:
         data = Subset(self.stage.dataset, range(config.size))
         self.sampler = self._sampler(config, self.generator)
         options: dict[str, Any] = {"num_workers": config.workers, "generator": self._explicit(self.generator)}
+        options["collate_fn"] = self.stage.collate
         if config.sampler == "batches":
             batches = BatchSampler(self.sampler, config.batch_size, config.drop_last)
             wrapped: DataLoader[Any] = DataLoader(data, batch_sampler=batches, **options)
         else:
             options |= {"batch_size": config.batch_size, "drop_last": config.drop_last}
             wrapped = DataLoader(data, sampler=self.sampler, **options)
-        self.loader = switchable(wrapped, seed=3, on_error="skip" if config.skip else "raise")
+        self.loader = switchable(wrapped, seed=SEED, on_error="skip" if config.skip else "raise")
         self.loaders.append(self.loader)
 
     def begin(self) -> None:
@@ -147,7 +150,8 @@ class Machine:
             del self.runs[which % len(self.runs)]
 
     def switch(self, target: str) -> None:
-        self.loader.switch(target)
+        if self.stage.offers(self.loader, target):
+            self.loader.switch(target)
 
     def settle(self) -> None:
         """Until no engine is being prepared. Not for `synthetic`, which waits for batches, nor for one that was asked
@@ -161,7 +165,8 @@ class Machine:
             time.sleep(0.0005)
 
     def turn(self, knob: str, value: int) -> None:
-        self.loader.set(**{knob: value})
+        if self.stage.offers(self.loader, f"{knob}={value}"):
+            self.loader.set(**{knob: value})
         self.totals.knobs += 1
 
     def plant(self, after: int, what: str) -> None:
@@ -262,6 +267,7 @@ class Machine:
             self.skip_to(run, record.answered)
             return True
         self.skip_to(run, record.answered - 1)
+        before = Counter(index for number in range(run.at) for index in record.batch(number).tolist())
         planned = self.answer(run)
         unreadable = [index for index in planned if index in self.config.bad]
         if isinstance(error, SampleError):
@@ -275,6 +281,9 @@ class Machine:
         else:
             assert self.config.skip or not unreadable
             assert self.stage.labels(batch) == [index for index in planned if index not in unreadable]
+            drawn = [(index, before[index] + planned[:place].count(index)) for place, index in enumerate(planned)]
+            good = [each for each in drawn if each[0] not in unreadable]
+            self.stage.compare(batch, record.number, good)
             self.totals.skipped += len(unreadable)
             self.totals.batches += 1
         return True

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import Any
-
-from torchvision.datasets import ImageFolder
 
 from kernel_monitor.loaders import SwitchableLoader
 
 from .fakes import click
 from .schedule import PATIENCE, Config
+from .traced import KINDS, Samples
 
 UNIT = 0.002  # s
 
@@ -26,20 +23,19 @@ class RealStage:
 
     Args:
         config: of the schedule.
-        dataset: its samples are replaced by `broken` where they are to be unreadable.
-        broken: a file that is no image.
+        samples: of the kind of the schedule's data set.
     """
 
     anywhere = True
 
-    def __init__(self, config: Config, dataset: ImageFolder, broken: Path) -> None:
-        self.dataset = copy.copy(dataset)
-        self.dataset.samples = [
-            (str(broken) if target in config.bad else path, target) for path, target in dataset.samples
-        ]
+    def __init__(self, config: Config, samples: Samples) -> None:
+        self.samples = samples
+        self.dataset = samples.dataset(config.bad)
+        self.collate = samples.kind.case.collate
         self._timers: list[threading.Timer] = []
         self._errors: list[BaseException] = []
         self._asked = threading.Event()  # the loop is waiting for a batch
+        self._open = False  # to an interrupt: the handler must not wait for the event's lock, which its thread may hold
         self._closing = threading.Event()
         self._before = signal.signal(signal.SIGINT, self._interrupted)
 
@@ -47,10 +43,15 @@ class RealStage:
         signal.signal(signal.SIGINT, self._before)
 
     def labels(self, batch: Any) -> list[int]:
-        images, targets = batch
-        assert len(images) == len(targets)
-        labels: list[int] = targets.tolist()
-        return labels
+        return list(self.samples.kind.indices(batch))
+
+    def compare(self, batch: Any, epoch: int, drawn: list[tuple[int, int]]) -> None:
+        self.samples.compare(batch, epoch, drawn)
+
+    def offers(self, loader: SwitchableLoader, what: str) -> bool:
+        if self.samples.kind is KINDS["photos"] or what.startswith(("workers=", "prefetch=")):
+            return True
+        return loader.backends["dali-cpu" if what.startswith("threads=") else what].available
 
     def plant(self, after: int, what: str, loader: SwitchableLoader) -> None:
         timer = threading.Timer(after * UNIT, self._happen, (what, loader))
@@ -62,9 +63,11 @@ class RealStage:
     def asking(self, *, beginning: bool = False) -> Iterator[None]:
         if not beginning:
             self._asked.set()
+            self._open = True
         try:
             yield
         finally:
+            self._open = False
             self._asked.clear()
 
     def clear(self) -> None:
@@ -86,12 +89,12 @@ class RealStage:
                     if self._closing.is_set():
                         return
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-            else:
+            elif self.offers(loader, what):
                 click(what, loader)
         except BaseException as error:  # noqa: BLE001 - raised by `clear`
             self._errors.append(error)
 
     def _interrupted(self, _signal: int, _frame: FrameType | None) -> None:
-        if self._asked.is_set():
-            self._asked.clear()  # one at a time: a second one would hit what handles the first
+        if self._open:
+            self._open = False  # one at a time: a second one would hit what handles the first
             raise KeyboardInterrupt

@@ -24,7 +24,13 @@ class PlannedFailure(RuntimeError):
 
 @dataclass(frozen=True)
 class Config:
-    """What is wrapped. `bad` are indices whose files cannot be read; `depth` is of the in-process engines."""
+    """What is wrapped.
+
+    Attributes:
+        bad: indices whose files cannot be read.
+        depth, eager: of the in-process engines.
+        kind: of the data set, in `traced.KINDS`.
+    """
 
     size: int
     batch_size: int
@@ -35,6 +41,7 @@ class Config:
     bad: frozenset[int]
     depth: int
     eager: bool
+    kind: str = "photos"
 
 
 @dataclass(frozen=True)
@@ -54,8 +61,16 @@ class Stage(Protocol):
     dataset: Any  # label == index, and at least MOST samples
     anywhere: bool  # interrupts may come in the middle of anything, the sampler's generator included, which then ends
 
+    collate: Any  # the loop's collate function; None for torch's own
+
     def labels(self, batch: Any) -> list[int]:
         """The labels of a delivered batch."""
+
+    def compare(self, batch: Any, epoch: int, drawn: list[tuple[int, int]]) -> None:
+        """Compare a batch with plain torch's samples; `drawn` are their indices, and how often each came before."""
+
+    def offers(self, loader: SwitchableLoader, what: str) -> bool:
+        """Whether an engine, or a knob such as `threads=2`, may be chosen: some data sets are too small for DALI."""
 
     def plant(self, after: int, what: str, loader: SwitchableLoader) -> None:
         """Let something happen at a later moment, `after` of the stage's own units from now. `what`: the name of a

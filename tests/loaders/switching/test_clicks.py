@@ -13,8 +13,9 @@ from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 
 from kernel_monitor.loaders import Click, SwitchableLoader, switchable
+from kernel_monitor.loaders.engines import worker_start
 
-from ..conftest import Make, augmented, deliver, switch_to
+from ..conftest import Make, augmented, deliver, settle, switch_to
 
 
 def outcomes(loader: SwitchableLoader) -> list[tuple[str, str]]:
@@ -163,3 +164,38 @@ def test_a_loader_that_is_dropped_cancels(folder: Path, events: list[dict[str, A
     del loader
     gc.collect()
     assert [event["loader"] for event in events if event["kind"] == "switch-cancelled"] == [name]
+
+
+@pytest.mark.parametrize("moment", ["asked for", "between two batches", "before an epoch"])
+def test_an_interrupt_of_the_preparation_leaves_the_click_to_the_next_boundary(
+    moment: str, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the status would show for ever that the loader is switching, and further clicks would be ignored."""
+    loader = make(batch_size=4, num_workers=0)
+    iterator = iter(loader)
+    next(iterator)
+    interrupts = [KeyboardInterrupt()]
+
+    def before_dali() -> None:
+        if interrupts:
+            raise interrupts.pop()
+
+    monkeypatch.setattr(worker_start, "before_dali", before_dali)
+    monkeypatch.setattr(worker_start, "ready_for_dali", lambda: not interrupts)
+    if moment == "asked for":
+        with pytest.raises(KeyboardInterrupt):
+            loader.switch("dali-cpu")
+    else:
+        thread = threading.Thread(target=loader.switch, args=("dali-cpu",))
+        thread.start()
+        thread.join()
+        assert loader.preparation.deferred is not None
+        with pytest.raises(KeyboardInterrupt):
+            next(iterator) if moment == "between two batches" else iter(loader)
+    assert interrupts == []
+    assert outcomes(loader) == [("dali-cpu", "pending")]
+    next(iter(loader))
+    settle(loader)
+    list(loader)
+    assert loader.backend == "dali-cpu"
+    assert outcomes(loader) == [("dali-cpu", "done")]

@@ -64,7 +64,10 @@ def test_threads_are_refused_where_dali_cannot_run(folder: Path) -> None:
     loader = switchable(DataLoader(dataset, batch_size=4))
     assert loader.knobs.threads is None
     assert loader.state()["knobs"]["threads"] is None
-    with pytest.raises(MonitorError, match=r"set\(threads=…\) is for DALI, which cannot be used: The data set opens"):
+    with pytest.raises(
+        MonitorError,
+        match=r"for the engine threads and for DALI. It computes what DALI can compute. The data",
+    ):
         loader.set(threads=2)
     loader.set(prefetch=4)
 
@@ -259,7 +262,7 @@ def test_a_pipeline_that_cannot_be_built_with_the_new_values_leaves_the_old_one(
 ) -> None:
     loader = make(num_workers=0, batch_size=4)
     switch_to(loader, "dali-cpu")
-    from kernel_monitor.loaders.engines.dali_engine import DaliEngine
+    from kernel_monitor.loaders.engines.pipeline_engine import PipelineEngine
 
     before = loader.knobs
     iterator = iter(loader)
@@ -269,7 +272,7 @@ def test_a_pipeline_that_cannot_be_built_with_the_new_values_leaves_the_old_one(
     def fail(_: Any) -> None:
         raise RuntimeError("no more threads")
 
-    monkeypatch.setattr(DaliEngine, "prepare", fail)
+    monkeypatch.setattr(PipelineEngine, "prepare", fail)
     loader.set(threads=7)
     wait_for(lambda: bool(told))
     assert told[-1]["message"] == "no more threads"

@@ -1,7 +1,7 @@
 """Whatever is done to a loader, in whatever order and at whatever moment: what it delivers is the plan.
 
-By default 500 schedules with in-process engines and 60 on real workers and DALI, always the same; with SCHEDULES=long
-10,000 and 1,000, others each time, whose seed is printed (SCHEDULES=long:SEED plays those again).
+By default 500 schedules with in-process engines and 60 on real workers, DALI and threads, always the same; with
+SCHEDULES=long 10,000 and 1,000, others each time, whose seed is printed (SCHEDULES=long:SEED plays those again).
 """
 
 from __future__ import annotations
@@ -11,30 +11,28 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import hypothesis
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase
 from hypothesis import strategies as st
-from torchvision import transforms as v1
-from torchvision.datasets import ImageFolder
 
 from kernel_monitor.loaders.engines.backends import SPECS
 
-from ..conftest import draw_photo, violent
+from ..conftest import violent
 from .fakes import BACKENDS, CALLS, FakeStage, specs
 from .machine import Machine
 from .reals import RealStage
 from .schedule import MOST, SAMPLERS, Config, Step, Totals
+from .traced import KINDS, TRACED, Samples, write
 
 HANGS = 60.0  # s for one schedule
+Kinds = dict[str, Samples]
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,8 @@ def effort() -> Effort:
 
 
 @st.composite
-def configs(draw: st.DrawFn) -> Config:
+def configs(draw: st.DrawFn, kinds: Sequence[str] = ("photos",)) -> Config:
+    kind = draw(st.sampled_from(kinds))
     size = draw(st.one_of(st.integers(0, MOST), st.integers(10, MOST), st.integers(0, 3)))
     return Config(
         size=size,
@@ -67,9 +66,10 @@ def configs(draw: st.DrawFn) -> Config:
         sampler=draw(st.sampled_from(SAMPLERS)),
         workers=draw(st.sampled_from((0, 2))),
         skip=draw(st.booleans()),
-        bad=draw(st.frozensets(st.integers(0, MOST - 1), max_size=4)),
+        bad=draw(st.frozensets(st.integers(0, MOST - 1), max_size=4 if kind == "photos" else 1)),  # else none traces it
         depth=draw(st.integers(1, 4)),
         eager=draw(st.booleans()),
+        kind=kind,
     )
 
 
@@ -172,7 +172,10 @@ def play(
 
 
 def test_in_process_engines(
-    tiny: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    samples: Kinds,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("CRITICAL")
     stages: list[FakeStage] = []
@@ -198,7 +201,7 @@ def test_in_process_engines(
     with ThreadPoolExecutor(1) as clicker, capsys.disabled():
 
         def one(config: Config, todo: list[Step], totals: Totals) -> None:
-            stages[:] = [FakeStage(config, tiny, clicker)]
+            stages[:] = [FakeStage(config, samples["photos"].dataset(()), clicker)]
             Machine(config, stages[-1], totals).play(todo)
 
         totals = play(500, 10_000, "with in-process engines", schedules, one)
@@ -206,37 +209,43 @@ def test_in_process_engines(
 
 
 @violent
-def test_real_workers_and_dali(
-    tiny: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("kinds", "usual", "long"), [(("photos",), 60, 1_000), (TRACED, 56, 800)], ids=["photos", "traced"]
+)
+def test_real_workers_dali_and_threads(
+    kinds: tuple[str, ...],
+    usual: int,
+    long: int,
+    samples: Kinds,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("CRITICAL")
-    broken = tmp_path / "broken.jpg"
-    broken.write_bytes(b"\xff\xd8 no more than that")
-    backends = ("torchvision", "dali-cpu", "synthetic")
+    backends = ("torchvision", "dali-cpu", "threads", "synthetic")
     moments = (
         "interrupt",
         "interrupt",
         "dali-cpu",
         "torchvision",
-        "dali-cpu",
+        "threads",
         "torchvision",
         "synthetic",
         "threads=2",
         "workers=0",
     )
     planted = plants(12, moments)
-    schedules = st.tuples(configs(), steps(backends, planted, turns({"threads": (1, 2), "workers": (0,)})))
+    schedules = st.tuples(configs(kinds), steps(backends, planted, turns({"threads": (1, 2), "workers": (0,)})))
 
     def one(config: Config, todo: list[Step], totals: Totals) -> None:
-        stage = RealStage(config, tiny, broken)
+        stage = RealStage(config, samples[config.kind])
         try:
             Machine(config, stage, totals).play(todo)
         finally:
             stage.close()
 
     with capsys.disabled():
-        totals = play(60, 1_000, "on real workers and DALI", schedules, one)
-    covers(totals, ("torchvision", "dali-cpu"), 1)
+        totals = play(usual, long, f"on real workers, DALI and threads, {kinds[0]}", schedules, one)
+    covers(totals, ("torchvision", "dali-cpu", "threads"), 1)
 
 
 def covers(totals: Totals, backends: tuple[str, ...], least: int) -> None:
@@ -246,14 +255,7 @@ def covers(totals: Totals, backends: tuple[str, ...], least: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """MOST JPEGs of 32 x 32; the target of each is its index."""
-    root: Path = tmp_path_factory.mktemp("tiny")
-    (root / "only").mkdir()
-    rng = np.random.default_rng(0)
-    for number in range(MOST):
-        draw_photo(root / "only" / f"{number:02d}.jpg", rng, 32, 32)
-    dataset = ImageFolder(root, v1.Compose([v1.RandomResizedCrop(8), v1.RandomHorizontalFlip(), v1.ToTensor()]))
-    dataset.samples = [(path, index) for index, (path, _) in enumerate(dataset.samples)]
-    dataset.targets = list(range(MOST))
-    return dataset
+def samples(tmp_path_factory: pytest.TempPathFactory) -> Kinds:
+    """The samples of each kind of data set."""
+    root = write(tmp_path_factory.mktemp("samples"))
+    return {name: Samples(kind, root) for name, kind in KINDS.items()}
