@@ -4,7 +4,14 @@ import { Dialog, InputDialog, showDialog } from '@jupyterlab/apputils';
 import type { KernelSource, LoaderState } from '@kernel-monitor/widgets';
 
 /** Every backend there is (kernel_monitor/loaders/engines/backends.py). */
-export const BACKENDS = ['torchvision', 'dali-cpu', 'dali-gpu', 'synthetic', 'ray'] as const;
+export const BACKENDS = [
+  'torchvision',
+  'dali-cpu',
+  'dali-gpu',
+  'threads',
+  'synthetic',
+  'ray'
+] as const;
 
 const PROFILED_STEPS = 10;
 

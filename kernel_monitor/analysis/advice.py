@@ -151,10 +151,10 @@ def cpu_per_image(segment: Segment) -> float:
     """Return the CPU seconds that loading one image took; NaN where they cannot be separated from the rest.
 
     They are the workers' (`process/workers/cpu`) over the samples delivered; where the loop's own thread loads (no
-    workers), its wait is that work. What DALI's threads take is not told apart from the kernel's own work,
+    workers), its wait is that work. What threads of this process take is not told apart from the kernel's own work,
     and what other machines take for `ray` is not measured.
     """
-    if segment.samples == 0 or segment.backend.startswith(("dali", "ray")) or segment.synthetic:
+    if segment.samples == 0 or segment.in_threads or segment.backend == "ray" or segment.synthetic:
         return math.nan
     if segment.knobs.get("workers") == 0:
         return segment.wait / 1e3 * segment.batches / segment.samples
@@ -243,12 +243,18 @@ def engines(decision: Decision) -> tuple[Advice, ...]:
     ]
     rest = [engine for engine in decision.engines if engine.stance == "neutral"]
     near = [engine for engine in rest if engine.gain is not None and math.isfinite(engine.gain.measured)]
-    if near:
-        names = _names(near)
-        by_diagnose = all(engine.gain is not None and engine.gain.by == "Diagnose" for engine in near)
+    alike = [engine for engine in near if engine.gain is not None and abs(engine.gain.measured) < CLEAR]
+    if alike:
+        names = _names(alike)
+        by_diagnose = all(engine.gain is not None and engine.gain.by == "Diagnose" for engine in alike)
         measured = "Diagnose" if by_diagnose else "A switch"
         words = f"{measured} found {names} about as fast as {segment.backend}."
-        found.append(advise(decision, words, *_points(near)))
+        found.append(advise(decision, words, *_points(alike)))
+    found += [
+        advise(decision, _unsure_words(decision, engine.gain, engine.engine), *_points([engine]))
+        for engine in near
+        if engine.gain is not None and engine not in alike
+    ]
     unknown = [engine for engine in rest if engine not in near]
     if unknown and decision.waits:
         found.append(advise(decision, f"Press Diagnose to measure {_names(unknown)} in this loop.", *_points(unknown)))
@@ -405,8 +411,11 @@ def offer(decision: Decision, state: Mapping[str, Any]) -> Offer | None:
     likely = max(predicted, key=_expected_gain, default=None)
     if likely is not None and _expected_gain(likely) >= _WORTH:
         return _ready(decision, likely)
-    measuring = {name for name, one in (state.get("calibration") or {}).items() if one.get("state") == "running"}
-    untried = [one for one in open_ones if one.gain is None and one.engine not in measuring]
+    if any(one.get("state") == "running" for one in (state.get("calibration") or {}).values()):
+        return None  # it is soon known what that engine would bring
+    # Where there is DALI, what is known of it says more than a guess about threads, which do the same work.
+    with_dali = any(name.startswith("dali-") and one.get("available") for name, one in backends.items())
+    untried = [one for one in open_ones if one.gain is None and not (with_dali and one.engine == "threads")]
     # As `dali` stands for it: on the GPU where there is one.
     first = min(untried, key=lambda one: one.engine != "dali-gpu", default=None)
     return None if first is None else _ready(decision, first)
@@ -482,6 +491,14 @@ def _speed_words(decision: Decision, gain: Gain, who: str) -> str:
         return f"{who} is expected to run {_than(faster(gain.low, gain.high), than)}"
     words = _than("about as fast" if abs(gain.measured) < CLEAR else faster(gain.measured), than)
     return f"{who} ran {words} in this loop" if gain.by == "switch" else f"Diagnose measured {who} {words}"
+
+
+def _unsure_words(decision: Decision, gain: Gain, who: str) -> str:
+    """Return a sentence on an engine (`who`) that was measured, but of which it is not sure that it is faster."""
+    words = _speed_words(decision, gain, who)
+    if not gain.low < 0 < gain.high:
+        return f"{words}."
+    return f"{words}, but the steps vary too much to be sure{': press Diagnose' * (gain.by == 'switch')}."
 
 
 def _than(words: str, than: str) -> str:

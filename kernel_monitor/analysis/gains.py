@@ -132,6 +132,8 @@ def _engine(
     """Return the gain of another engine, or the reason why it is not known."""
     if name == "dali-gpu":
         return "how much of this GPU decoding takes was not measured"
+    if name == "threads":
+        return "what its threads take of the processor was not measured"
     if name == "ray":
         return "the speed of the other machines was not measured"
     if segment.backend != "torchvision":

@@ -110,8 +110,13 @@ class Segment:
 
     @property
     def worker_knob(self) -> str:
-        """The name of the knob that says how many load: DALI's `threads`, else `workers`."""
-        return "threads" if self.backend.startswith("dali") else "workers"
+        """The name of the knob that says how many load: `threads` of a pipeline, else `workers`."""
+        return "threads" if self.in_threads else "workers"
+
+    @property
+    def in_threads(self) -> bool:
+        """Whether threads of the training's own process load: DALI's, or those of the engine `threads`."""
+        return self.backend.startswith("dali") or self.backend == "threads"
 
     @property
     def wait_share(self) -> float:

@@ -73,6 +73,7 @@ _KNOBS_OF = {
     "torchvision": ("workers", "prefetch"),
     "dali-cpu": ("prefetch", "threads"),
     "dali-gpu": ("prefetch", "threads"),
+    "threads": ("prefetch", "threads"),
     "ray": ("workers", "prefetch"),
 }
 """The knobs that an engine heeds; any other heeds none."""

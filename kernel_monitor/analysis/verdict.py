@@ -33,7 +33,6 @@ THRESHOLDS = {
 
 _SLACK = 1.2
 """A part that is above its threshold by less than this factor is named only where its interval is above it too."""
-_PIPELINED = frozenset({"dali-cpu", "dali-gpu"})
 BATCHES_AHEAD, MOST_STEPS = 10, 200
 """Steps per batch in flight before the absence of waiting means something, and the most that are asked for."""
 WATCH = "phases: monitor.watch(model, optimizer)"
@@ -136,7 +135,7 @@ def _judge(segment: Segment, timings: Timings, found: Shares | None, limits: Map
 def _input(segment: Segment, timings: Timings, found: Shares, limits: Mapping[str, float], gpu: bool) -> _Judged | None:
     """Return `input-bound`, or `undetermined` with the reason; None if the segment is not input-bound."""
     wait, threshold = found.wait, limits["wait"]
-    serial = segment.backend not in (*_PIPELINED, "ray") and segment.knobs.get("workers", 0) == 0
+    serial = not (segment.in_threads or segment.backend == "ray") and segment.knobs.get("workers", 0) == 0
     what = "the GPU waiting for data" if timings.on_device and found.parts else "waiting for data"
     text = f"{_part_of(wait.value)} {what} ({_ms(timings, wait.value)}, {_steps(timings)})."
     if wait.low < threshold:
@@ -209,7 +208,7 @@ def _part(timings: Timings, found: Shares, name: str, gpu: bool) -> _Judged:
 def _steps_needed(segment: Segment, limits: Mapping[str, float]) -> int:
     """Return how many steps a slow loader can hide: the batches in flight times 1 / (the threshold of the wait)."""
     flight = max(1, segment.knobs.get("workers", 1)) * max(1, segment.knobs.get("prefetch", 2))
-    if segment.backend in _PIPELINED:
+    if segment.in_threads:
         flight = segment.knobs.get("prefetch", 4)
     return int(max(limits["steps"], min(BATCHES_AHEAD * flight, MOST_STEPS)))
 

@@ -26,7 +26,7 @@ from ..steps.watched_loader import Epoch, EpochLog, SizedLoader, next_number
 from . import random_streams
 from .dataset_changes import DatasetChanges
 from .engines import worker_start
-from .engines.backends import SPECS, Backend, resolve
+from .engines.backends import PIPELINES, SPECS, THREADS, Backend, resolve
 from .engines.engine import Knobs, Setting, checked
 from .engines.torch_engine import NAME as TORCHVISION
 from .engines.torch_engine import WorkersEngine
@@ -368,9 +368,9 @@ class SwitchableLoader(EpochRecords):
         The backend is built in the background while the present one delivers, and takes over at a batch boundary.
 
         Args:
-            name: `torchvision`, `dali-cpu`, `dali-gpu`, or `dali` for the better of the two that can run; `ray`, whose
-                workers are on other machines; or `synthetic`, which keeps copies of the next four batches and hands
-                out copies of those from then on.
+            name: `torchvision`, `threads`, `dali-cpu`, `dali-gpu`, or `dali` for the better of these two that can run;
+                `ray`, whose workers are on other machines; or `synthetic`, which keeps copies of the next four batches
+                and hands out copies of those from then on.
 
         Raises:
             BackendUnavailable: there is no such backend or it cannot run here.
@@ -391,12 +391,14 @@ class SwitchableLoader(EpochRecords):
         the data set (docs/one-plan.md).
 
         Raises:
-            MonitorError: a value is out of range, DALI's threads are asked for where DALI cannot run, or new workers
+            MonitorError: a value is out of range, threads are asked for where no engine can have some, or new workers
                 could not be given the data set.
         """
         knobs = checked(workers, prefetch, threads)
         if "threads" in knobs and self.knobs.threads is None:
-            raise MonitorError(f"set(threads=…) is for DALI, which cannot be used: {self.backends['dali-cpu'].reason}")
+            raise MonitorError(
+                f"set(threads=…) is for the engine threads and for DALI. {self.backends[THREADS].reason}"
+            )
         if knobs.get("workers", 0) not in (0, self.knobs.workers):
             obstacle = worker_start.why_not_sent(self._keyed, self._wrapped)
             if obstacle is not None:
@@ -452,16 +454,25 @@ class SwitchableLoader(EpochRecords):
             if state and not self._keyed.source.seeded:
                 self.switch_state.add_notice(_DRAWS_ANEW)
 
-    def parity(self, n: int = 64) -> Parity:
-        """Compare the pixels of `torchvision` with DALI's on n samples spread over the data set.
+    def parity(self, n: int = 64, engine: str | None = None) -> Parity:
+        """Compare the pixels of `torchvision` with another engine's on n samples spread over the data set.
+
+        Args:
+            n: how many samples.
+            engine: its name; DALI if it can run, else `threads`.
 
         Raises:
-            BackendUnavailable: DALI cannot run here.
+            BackendUnavailable: that engine cannot run here, or computes no pixels of these files.
         """
-        backend = resolve("dali", self.backends)
-        engine = self.pool[TORCHVISION].engine
-        if isinstance(engine, WorkersEngine) and engine.forks and not engine.started:
-            engine.generator = torch.default_generator.clone_state()
+        usable = [name for name in PIPELINES if self.backends[name].available]
+        backend = resolve(engine or (usable[0] if usable else "dali"), self.backends)
+        if backend not in PIPELINES:
+            raise BackendUnavailable(
+                f"parity() compares torchvision with one of {', '.join(PIPELINES)}; not {backend}."
+            )
+        workers = self.pool[TORCHVISION].engine
+        if isinstance(workers, WorkersEngine) and workers.forks and not workers.started:
+            workers.generator = torch.default_generator.clone_state()
             self.preparation.start_workers()
         return compare(self.pool.setting, backend, n, self._orders.seed)
 

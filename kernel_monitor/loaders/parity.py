@@ -16,12 +16,13 @@ from torch.utils.dlpack import from_dlpack
 from torchvision import transforms as v1
 
 from ..errors import MonitorError
-from .data.file_check import FileTable, check_bytes
+from .data.file_check import FileTable, check_bytes, mode_of
 from .data.structure import equal, form, values
 from .data.trace import Node
 from .engines import dali_graph, dali_trace, torch_engine, worker_start
-from .engines.dali_engine import DaliEngine
+from .engines.backends import maker
 from .engines.engine import Setting, gpu
+from .engines.pipeline_engine import PipelineEngine
 from .plan import Slot
 from .transforms.chain import flatten, name_of, operations
 from .transforms.inject import Injected, as_kind
@@ -56,6 +57,35 @@ class Parity:
     # Whether all but the images (masks, boxes, labels) is equal, bit for bit; compared where traces follow the images.
     others_equal: bool = True
 
+    def __str__(self) -> str:
+        """Return the result in sentences, and a line for each transform."""
+        of, by = self.backends
+        if not self.samples:
+            text = f"{by} and {of}: no sample could be compared."
+        else:
+            text = (
+                f"{by} and {of} on {self.samples:,} sample{'s' if self.samples > 1 else ''}: images differ by "
+                f"{self.mean:.2f} of 255 on average and by {self.greatest:.0f} at most."
+            )
+            if self.steps:
+                text += f" Crops, flips and the like are {'equal' if self.parameters_equal else 'NOT equal'}."
+            elif not self.parameters_equal:
+                text += " Images do NOT all have the same size and type."
+            else:
+                text += f" All else is {'' if self.others_equal else 'NOT '}equal, bit for bit."
+        if self.skipped:
+            text += f" {self.skipped:,} more not compared: {by} leaves them to the data set's own code."
+        width = max((len(step.name) for step in self.steps), default=0)
+        lines = [
+            f"  {step.name:{width}}  {step.how:10}  {step.mean:.2f} on average, {step.greatest:.0f} at most"
+            for step in self.steps
+        ]
+        return "\n".join([text, *lines, *([] if self.reason is None else [self.reason])])
+
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
+        """Print it as text, as IPython's displayhook and notebooks do."""
+        printer.text(str(self))
+
 
 class ChainPrefix:
     """The first transforms of a chain in both engines, for one image at a time, apart from any engine in use.
@@ -66,14 +96,24 @@ class ChainPrefix:
         device: a CUDA device's number, None for the CPU.
         encoded: whether DALI gets the files' bytes, else their paths.
         fused: whether DALI decodes only the part of an image that a crop at the beginning needs.
+        make: makes the pipeline; see `dali_graph.build`.
     """
 
-    def __init__(self, transforms: list[Any], kind: str, device: int | None, *, encoded: bool, fused: bool) -> None:
+    def __init__(
+        self,
+        transforms: list[Any],
+        kind: str,
+        device: int | None,
+        *,
+        encoded: bool,
+        fused: bool,
+        make: dali_graph.Make = dali_graph.build,
+    ) -> None:
         chain = v1.Compose(transforms)
         self.program: Program = translate(chain, kind)
         self._unit = np.abs(np.array(scaling(transforms, kind)))[:, None, None]
         self._encoded = encoded
-        work = dali_graph.Translated(self.program, fused=fused)
+        work = dali_graph.Translated(self.program, fused=fused, make=make)
         self._pipeline = work.build(batch_size=1, threads=1, device=device, encoded=encoded)
         self._injected = Injected(chain)
         self._directly = sum(operations(transform) for transform in transforms[: self.program.rest])
@@ -93,7 +133,8 @@ class ChainPrefix:
         expected = _array(injected.run(image, 0))
         used = {k: value for k, value in injected.drawn().items() if k < self._directly}
         dali_graph.feed(self._pipeline, [file], arrays(program, keys, heights, widths), encoded=self._encoded)
-        (out,) = self._pipeline.run()
+        self._pipeline.schedule_run()
+        (out,) = self._pipeline.outputs()
         made = from_dlpack(out.as_tensor())[0].cpu()
         if program.rest is not None:
             made = injected.run(as_kind(program.rest_kind, made), 0, start=program.rest)
@@ -106,7 +147,7 @@ class ChainPrefix:
 
 
 def compare(setting: Setting, backend: str, n: int, seed: int) -> Parity:
-    """Compare n samples, spread evenly over the data set, of the torchvision path and of `dali-cpu` or `dali-gpu`.
+    """Compare n samples, spread evenly over the data set, of the torchvision path and of an engine of `PIPELINES`.
 
     Raises:
         MonitorError: the loader has the user's own DALI pipeline, or its transform returns no images.
@@ -119,7 +160,7 @@ def compare(setting: Setting, backend: str, n: int, seed: int) -> Parity:
     if setting.forms is not None:
         return _compare_samples(setting, setting.forms, backend, _spread(len(source), n), seed)
     device = gpu(setting) if backend == "dali-gpu" else None
-    options: dict[str, Any] = {"encoded": source.encoded, "fused": setting.fused(device)}
+    options: dict[str, Any] = {"encoded": source.encoded, "fused": setting.fused(device), "make": maker(backend)}
     chains = [_Compared(list(flatten(chain.transform)), chain.kind, device, options) for chain in source.chains]
     numbers = source.chain_numbers()
     table = FileTable(source.files)
@@ -134,6 +175,8 @@ def compare(setting: Setting, backend: str, n: int, seed: int) -> Parity:
             facts = table.check(located.number, path) if data is None else check_bytes(data)
             turned = facts.turned and located.reading is not None and located.reading.opened.turned
             if facts.reason is not None or turned:
+                continue
+            if source.as_stored(located) and mode_of(path if data is None else data) != "RGB":
                 continue
             file = os.fsencode(path) if data is None else data
             keys = sample_keys(seed, 0, [index], [0])
@@ -169,10 +212,10 @@ def _compare_samples(setting: Setting, forms: Forms, backend: str, indices: list
     wrapped: DataLoader[Any] = DataLoader(keyed.source.dataset, batch_size=1, collate_fn=list)
     device = gpu(setting) if backend == "dali-gpu" else None
     work = dali_trace.Recorded(
-        forms, encoded=dali_trace.first_encoded(keyed.source.traces), fused=setting.fused(device)
+        forms, encoded=dali_trace.first_encoded(keyed.source.traces), fused=setting.fused(device), make=maker(backend)
     )
     batches = dali_trace.TracedBatches(backend, keyed, wrapped, work, device)
-    engine = DaliEngine(batches, batch_size=1, threads=1, depth=1)
+    engine = PipelineEngine(batches, batch_size=1, threads=1, depth=1)
     factors = [form.factor for form in forms if form.result == FLOATS]
     deviations = [std for trace in keyed.source.traces for std in _deviations(trace.roots)]
     unit = np.abs(np.array(factors[0])) if factors else 1 / (255 * np.array([*deviations, (1.0,) * 3][0]))

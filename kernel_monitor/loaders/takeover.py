@@ -46,11 +46,14 @@ if TYPE_CHECKING:
     from ..protocol.states import EpochCounts, LoaderState
 
 DIFFERENCE = (
-    "The order stays the sampler's. From the click on, kernel_monitor seeds the random crops, flips and the like: they "
-    "differ from those of a run without a click."
+    "From the click on, kernel_monitor seeds crops, flips and the like, so that they differ from those of a run "
+    "without a click; the order stays the sampler's."
 )
-_UNTOUCHED = "torchvision, as in your code. Another engine keeps the order, but draws crops and flips anew"
-_LEARNT = "Whether DALI can serve this data set is found out at the click: its own __getitem__ is then called."
+_UNTOUCHED = "torchvision, as in your code; other engines draw crops and flips anew"
+_LEARNT = (
+    "Whether it can serve this data set is found out at the click: some samples are computed both ways, while the "
+    "loop waits for a second or two. If it is slower then, the page says so, and the way back is one click."
+)
 
 _CONTEXT = "_DataLoader__multiprocessing_context"
 _GIVEN_TO_ITERATOR = ("collate_fn", "num_workers", "prefetch_factor")  # what torch's iterator copies
@@ -151,8 +154,10 @@ class Takeover:
             self._problem = ""
             if self._wanted is not None and self._may_make:
                 self._make()
-                if self.loader is None:
-                    raise BackendUnavailable(f"{name} cannot be used: {self._problem}")
+                if self._problem:
+                    begins = f"{name} cannot be used"
+                    problem = self._problem if self._problem.startswith(begins) else f"{begins}: {self._problem}"
+                    raise BackendUnavailable(f"{problem}.")
 
     def set(self, *, workers: int | None = None, prefetch: int | None = None, threads: int | None = None) -> None:
         """Change knobs and return; see `SwitchableLoader.set`. They hold from the next batch boundary on.
@@ -367,7 +372,10 @@ class Takeover:
                 self._knobs_set |= knobs
             made.adopt_settings(_settings(plain))
             self._made, vars(plain)[KEPT] = weakref.ref(made), _Kept(made)
-            if wanted is not None:
+            known = None if wanted is None else made.backends.get(wanted)
+            if known is not None and not known.available:  # the page lists what can be used
+                self._fail(wanted, f"{wanted} cannot be used: {known.reason}")
+            elif wanted is not None:
                 made.switch(wanted)
         except MonitorError as error:
             self._fail(wanted, str(error))
@@ -473,8 +481,9 @@ def _backends_before_click(plain: Any, of_torch: bool) -> dict[str, Backend]:
         fixed = why_fixed(plain, attached=of_torch)
         if fixed is not None:
             return {name: Backend(False, fixed) for name in SPECS if name != TORCHVISION}
-        if all(layout not in (None, PROTOCOL) for _, layout in parts(plain.dataset)):
-            source, found = examined(plain.dataset, dry_run=False)
+        known = all(layout not in (None, PROTOCOL) for _, layout in parts(plain.dataset))
+        source, found = examined(plain.dataset, dry_run=False) if known else (None, None)
+        if source is not None and found is not None and not source.parts_to_trace():
             device = torch.device("cuda" if torch.cuda.is_initialized() else "cpu")
             backends = availability(setting(KeyedDataset(source, "raise"), found, plain, device), starts_cuda=False)
             learnt = False
@@ -485,6 +494,6 @@ def _backends_before_click(plain: Any, of_torch: bool) -> dict[str, Backend]:
         backends, learnt = availability_here(), False
     for name, one in backends.items():
         if one.available and name != TORCHVISION:
-            of_dali = _LEARNT if learnt and name.startswith("dali") else None
-            backends[name] = one._replace(note=" ".join(note for note in (one.note, of_dali, DIFFERENCE) if note))
+            found_out = _LEARNT if learnt and "threads" in SPECS[name].uses else None
+            backends[name] = one._replace(note=" ".join(note for note in (one.note, found_out, DIFFERENCE) if note))
     return backends

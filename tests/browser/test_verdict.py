@@ -18,7 +18,7 @@ from .scenes import HEAVY_LOOP, HEAVY_SETUP
 BUTTON = ".km-toolbar-button"
 TABLE = "Engines measured in this loop"
 DIAGNOSED_MS = 150_000
-"""Two engines of 8 s each and their change-overs take a third of it on a quiet machine."""
+"""Three engines of 8 s each and their change-overs take a third of it on a quiet machine."""
 # Cheaper with DALI, unlike the chain of the training; a second instead of ten, for the test's sake.
 LIGHT_LOOP = """\
 from kernel_monitor.runtime import current_verdict
@@ -79,7 +79,7 @@ def sidebar(training: Lab) -> Locator:
 def _start(dashboard: Locator, *, replay: bool = False) -> None:
     dashboard.get_by_role("button", name="Diagnose", exact=True).click()
     question = dashboard.get_by_role("alertdialog", name="Diagnose?")
-    expect(question).to_contain_text("torchvision and dali-cpu")
+    expect(question).to_contain_text("torchvision, dali-cpu and threads")
     box = question.get_by_role("checkbox")
     expect(box).not_to_be_checked()
     if replay:
@@ -142,12 +142,12 @@ def _mark(page: Page) -> dict[str, str]:
     return found
 
 
-def test_diagnose_measures_both_engines_and_goes_back(training: Lab, cell: Locator, sidebar: Locator) -> None:
+def test_diagnose_measures_each_engine_and_goes_back(training: Lab, cell: Locator, sidebar: Locator) -> None:
     _start(sidebar)
     for dashboard in (cell, sidebar):
         bar = dashboard.get_by_role("progressbar", name="Diagnose")
         expect(bar).to_be_visible()
-        expect(bar).to_have_attribute("aria-valuetext", re.compile(r"engine 1 of 2\), \d+ s left"))
+        expect(bar).to_have_attribute("aria-valuetext", re.compile(r"engine 1 of 3\), \d+ s left"))
         expect(dashboard.get_by_role("button", name="Diagnose", exact=True)).to_have_attribute("aria-disabled", "true")
     expect(cell.get_by_role("progressbar", name="Diagnose")).to_have_attribute(
         "aria-valuetext", re.compile("dali-cpu"), timeout=DIAGNOSED_MS
@@ -155,13 +155,15 @@ def test_diagnose_measures_both_engines_and_goes_back(training: Lab, cell: Locat
     for where, dashboard in ((CELL, cell), (SIDEBAR, sidebar)):
         result = dashboard.locator(".km-result", has_text="Diagnose").first
         expect(result).to_be_visible(timeout=DIAGNOSED_MS)
-        expect(result.locator("summary")).to_contain_text(re.compile(r"(torchvision|dali-cpu|No engine) .*images/s"))
+        expect(result.locator("summary")).to_contain_text(
+            re.compile(r"(torchvision|dali-cpu|threads|No engine) .*images/s")
+        )
         table = result.get_by_role("table", name=TABLE)
         if not table.is_visible():
             # By key: the end of a diagnosis moves what stands here, perhaps from under a pressed mouse button.
             result.locator("summary").press("Enter")
-        expect(table.get_by_role("rowheader")).to_have_text(["torchvision", "dali-cpu"])
-        for row in table.get_by_role("row").all()[-2:]:
+        expect(table.get_by_role("rowheader")).to_have_text(["torchvision", "dali-cpu", "threads"])
+        for row in table.get_by_role("row").all()[-3:]:
             rate, steps = (row.get_by_role("cell").nth(k).inner_text() for k in (0, -1))
             assert float(rate.split()[-1].replace(",", "")) > 0
             assert int(steps.split()[-1].replace(",", "")) >= 3

@@ -105,7 +105,7 @@ def test_monai(vision: Trainings, photos: Path, mode: str) -> None:
     assert clicked.steps == plain.steps
     assert counts(clicked, "train_loader") == [(PHOTOS, 0, True)] * EPOCHS
     (reason,) = reasons(clicked, "train_loader")
-    assert clicked.loader("train_loader")["state"]["status"].startswith(f"dali-cpu cannot be used: {reason}")
+    assert clicked.loader("train_loader")["state"]["status"].startswith(f"dali-cpu cannot be used: {reason[:-1]}")
     rows = row("MONAI `Dataset` and `DataLoader`"), row("MONAI `CacheDataset` and `DataLoader`")
     known = rows[mode == "cached"]
     assert known[2:] == (Click.NEVER, reason)

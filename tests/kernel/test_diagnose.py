@@ -95,7 +95,7 @@ def ended(page: Page) -> dict[str, Any]:
 def test_a_page_has_every_engine_measured_while_the_cell_runs(loop: Page) -> None:
     page = loop
     asked = page.ask("diagnose", seconds=2, confirmed=True)["diagnosing"]
-    assert (asked["state"], asked["name"], asked["done"], asked["total"]) == ("running", "train", 0, 3)
+    assert (asked["state"], asked["name"], asked["done"], asked["total"]) == ("running", "train", 0, 4)
     assert asked["seconds_left"] > 6
     begun = time.monotonic()
     frames: list[dict[str, Any]] = []
@@ -106,14 +106,14 @@ def test_a_page_has_every_engine_measured_while_the_cell_runs(loop: Page) -> Non
         page.ask("subscribe", client="one")
         frames += page.frames(1.0)
     told = [frame["content"]["diagnosing"] for frame in frames if "diagnosing" in frame["content"]]
-    assert {one["backend"] for one in told} == {"torchvision", "dali-cpu", "synthetic"}
+    assert {one["backend"] for one in told} == {"torchvision", "dali-cpu", "threads", "synthetic"}
     assert all(one["state"] == "running" for one in told[:-1])
     assert len(told) < len(frames) / 2, "a state that did not change was sent again"
     result = told[-1]["result"]
-    assert [run["backend"] for run in result["runs"]] == ["torchvision", "dali-cpu", "synthetic"]
+    assert [run["backend"] for run in result["runs"]] == ["torchvision", "dali-cpu", "threads", "synthetic"]
     assert all(run["problem"] is None and run["steps"] >= 3 for run in result["runs"])
     assert result["back_to"] == "torchvision"
-    assert [gain["action"] for gain in result["measured"]] == ["dali-cpu", "loader"]
+    assert [gain["action"] for gain in result["measured"]] == ["dali-cpu", "threads", "loader"]
 
     # A page that is reloaded is told the same.
     again = page.ask("subscribe", client="two")
@@ -215,7 +215,11 @@ def test_from_within_the_loop(page: Page) -> None:
         timeout=90,
     )
     assert page.value("monitor.diagnosing['state']") == "done"
-    assert page.value("[run['backend'] for run in monitor.diagnosing['result']['runs']]") == ["torchvision", "dali-cpu"]
+    assert page.value("[run['backend'] for run in monitor.diagnosing['result']['runs']]") == [
+        "torchvision",
+        "dali-cpu",
+        "threads",
+    ]
 
 
 def test_quick_commands_take_a_millisecond(page: Page) -> None:

@@ -181,10 +181,12 @@ def switch_to(loader: Any, backend: str) -> Any:
     return loader
 
 
-def on_both(loader: SwitchableLoader, take: Callable[[Any], Any] = deliver) -> tuple[Any, Any]:
-    """The same epoch on torchvision and on dali-cpu."""
+def on_both(
+    loader: SwitchableLoader, take: Callable[[Any], Any] = deliver, engine: str = "dali-cpu"
+) -> tuple[Any, Any]:
+    """The same epoch on torchvision and on another engine."""
     torchvision = take(loader)
-    switch_to(loader, "dali-cpu").set_epoch(0)
+    switch_to(loader, engine).set_epoch(0)
     return torchvision, take(loader)
 
 

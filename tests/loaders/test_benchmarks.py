@@ -48,12 +48,20 @@ def test_loaders(photos: Path, tmp_path: Path) -> None:
         "switchable: torchvision / DataLoader",
         "switchable: dali-cpu / DALI by hand (cpu)",
         "switchable: dali-cpu / DataLoader",
+        "switchable: threads / DataLoader",
+        "switchable: threads / switchable: dali-cpu",
         "preset object: dali-cpu / preset object: torchvision",
         "augmentation parameters",
     ]
     assert all(bar["value"] > 0 for bar in found["bars"])
     assert "RandAugment: dali-cpu is grey: RandAugment (transform 3 of 6)" in shown  # no cores beside the workers'
-    for name in ("DataLoader", "switchable: torchvision", "switchable: dali-cpu", "DALI by hand (cpu)"):
+    for name in (
+        "DataLoader",
+        "switchable: torchvision",
+        "switchable: threads",
+        "switchable: dali-cpu",
+        "DALI by hand (cpu)",
+    ):
         line = next(line for line in shown.splitlines() if line.startswith(f"{name}  "))
         *_, epochs, samples, _cold, _warm = line.split()
         assert (epochs, samples) == ("1", "32")

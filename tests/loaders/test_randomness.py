@@ -125,7 +125,7 @@ def two_epochs(loader: SwitchableLoader, engines: list[str]) -> list[Any]:
     return delivered
 
 
-ENGINES = (["torchvision"], ["dali-cpu"], ["torchvision", "dali-cpu"])
+ENGINES = (["torchvision"], ["dali-cpu"], ["torchvision", "dali-cpu"], ["threads"])
 
 
 def drawn_by(files: list[Path], kind: str, workers: int, engines: list[str], *, marks: bool) -> list[Any]:

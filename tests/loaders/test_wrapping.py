@@ -155,7 +155,13 @@ def test_what_has_no_plan_to_follow_is_watched_and_says_why(folder: Path) -> Non
         assert [len(batch) if isinstance(batch, torch.Tensor) else 1 for batch in loader] == counts
         state = next(source.state() for source in live() if source.name == "watched")
         assert (state["backend"], state["batch"]) == ("loader", len(counts))
-        assert {engine["name"] for engine in state["backends"]} == {"dali-cpu", "dali-gpu", "synthetic", "ray"}
+        assert {engine["name"] for engine in state["backends"]} == {
+            "dali-cpu",
+            "dali-gpu",
+            "threads",
+            "synthetic",
+            "ray",
+        }
         del loader
 
 
@@ -165,7 +171,7 @@ def test_names_attributes_and_backends(folder: Path) -> None:
     assert (loader.batch_size, loader.num_workers, loader.drop_last) == (4, 0, False)
     with pytest.raises(AttributeError):
         loader.no_such_attribute  # noqa: B018
-    with pytest.raises(BackendUnavailable, match="There are: torchvision, dali-cpu, dali-gpu, synthetic, ray; usable"):
+    with pytest.raises(BackendUnavailable, match="torchvision, dali-cpu, dali-gpu, threads, synthetic, ray; usable"):
         loader.switch("tensorflow")
     if not torch.cuda.is_available():
         with pytest.raises(BackendUnavailable, match=r"dali-gpu cannot be used: No GPU is usable here: .+"):

@@ -286,7 +286,7 @@ def test_a_loader_state_has_the_golden_form(tmp_path: Path) -> None:
     assert set(state) == set(expected)
     assert [one["name"] for one in state["backends"]] == [one["name"] for one in expected["backends"]]
     assert set(state["backends"][0]) == set(expected["backends"][0])
-    assert [one["confirm"] is not None for one in state["backends"]] == [False, False, False, True, True]
+    assert [one["confirm"] is not None for one in state["backends"]] == [False, False, False, False, True, True]
     assert (state["samples"], state["planned"], state["lost"], state["doubled"]) == (4, 5, 0, 0)
     assert (state["skipped"], state["replaced"]) == (1, 0)
     assert shape(state["skips"]) == shape(expected["skips"])

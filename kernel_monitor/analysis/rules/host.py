@@ -256,7 +256,7 @@ def _wanted(session: Session, decision: Decision, before: Side, after: Side, man
     earlier = before.segment.knobs.get(word, many)
     if after.segment.began_by == "knobs" and earlier < many:
         return max(1, earlier)
-    # Of torchvision the kernel's own load is the training's; DALI's threads are in it.
+    # Of torchvision the kernel's own load is the training's; the threads of DALI, or of the engine threads, are in it.
     training = finite(session.frames.series("process/kernel/cpu")[before.rows])
     cores = usable_cores(session.snapshot.schema)
     left = math.nan

@@ -14,22 +14,25 @@ from ...plugins import plugin
 from ..data.calls import CACHED
 from ..transforms import recorded
 from ..transforms.colour import Jitter
-from ..transforms.program import Program, share
+from ..transforms.program import share
 from ..transforms.recorded import Forms
+from . import thread_pipeline
 from .dali_batch import Batches, Work
-from .dali_engine import DEPTH as DALI_DEPTH
-from .dali_engine import DaliEngine
-from .dali_graph import OwnPipeline, Parts, Translated
+from .dali_graph import Make, OwnPipeline, Parts, Translated, build
 from .dali_parts import PartBatches
 from .dali_trace import Recorded, TracedBatches, first_encoded
 from .engine import Engine, Setting, Spec, gpu, rest_in_workers
+from .pipeline_engine import DEPTH as DALI_DEPTH
+from .pipeline_engine import PipelineEngine
 from .rest_engine import Packing, PartPacking, RestEngine
 from .synthetic import CONFIRM, SyntheticEngine
 from .synthetic import NAME as SYNTHETIC
 from .torch_engine import CAN_OFFER, NAME, InlineEngine, WorkersEngine
 from .worker_start import why_not_sent
 
-_DALI_BATCH = 64  # samples, if the wrapped loader has no batch size; the pipeline grows
+THREADS = "threads"  # the engine for which torch computes the chains, in threads of this process
+PIPELINES = ("dali-gpu", "dali-cpu", THREADS)  # the engines that compute the operators of a chain
+_BATCH = 64  # samples, if the wrapped loader has no batch size; the pipeline grows
 
 
 _CACHED_BY_WORKERS = (
@@ -58,17 +61,23 @@ def _torchvision(setting: Setting) -> Engine:
     return InlineEngine(setting.keyed, setting.wrapped)
 
 
-def _dali(name: str, setting: Setting) -> Engine:
+def maker(name: str) -> Make:
+    """Return what makes the pipelines of an engine."""
+    return thread_pipeline.make if name == THREADS else build
+
+
+def _pipeline(name: str, setting: Setting) -> Engine:
+    """Return the engine of a pipeline: DALI's, on the CPU or a GPU, or one of threads."""
     work: Work
-    device = gpu(setting) if name == "dali-gpu" else None
+    device, make = gpu(setting) if name == "dali-gpu" else None, maker(name)
     if setting.own is not None:
         work = OwnPipeline(setting.own)
     elif setting.forms is not None:
-        return _dali_engine(_traced_batches(name, setting, setting.forms, device), setting)
+        return _pipeline_engine(_traced_batches(name, setting, setting.forms, device), setting)
     elif setting.others:
-        work = Parts(setting.programs, fused=setting.fused(device))
+        work = Parts(setting.programs, fused=setting.fused(device), make=make)
     elif setting.program is not None:
-        work = Translated(setting.program, fused=setting.fused(device))
+        work = Translated(setting.program, fused=setting.fused(device), make=make)
     else:
         raise BackendUnavailable(f"{name} cannot be used: {setting.refusal}")
     wrapped, keyed = setting.wrapped, setting.keyed
@@ -78,18 +87,18 @@ def _dali(name: str, setting: Setting) -> Engine:
         batches = (PartPacking if in_workers else PartBatches)(name, keyed, wrapped, work, device)
     else:
         batches = (Packing if in_workers else Batches)(name, keyed, wrapped, work, device)
-    engine = _dali_engine(batches, setting)
+    engine = _pipeline_engine(batches, setting)
     return RestEngine(keyed, wrapped, engine, setting.workers, setting.prefetch) if in_workers else engine
 
 
-def _dali_engine(batches: Batches, setting: Setting) -> DaliEngine:
-    size, depth = setting.wrapped.batch_size or _DALI_BATCH, setting.prefetch or DALI_DEPTH
-    return DaliEngine(batches, batch_size=size, threads=setting.threads, depth=depth)
+def _pipeline_engine(batches: Batches, setting: Setting) -> PipelineEngine:
+    size, depth = setting.wrapped.batch_size or _BATCH, setting.prefetch or DALI_DEPTH
+    return PipelineEngine(batches, batch_size=size, threads=setting.threads, depth=depth)
 
 
 def _traced_batches(name: str, setting: Setting, forms: Forms, device: int | None) -> Batches:
     encoded = first_encoded(setting.keyed.source.traces)
-    work = Recorded(forms, encoded=encoded, fused=setting.fused(device))
+    work = Recorded(forms, encoded=encoded, fused=setting.fused(device), make=maker(name))
     return TracedBatches(name, setting.keyed, setting.wrapped, work, device)
 
 
@@ -107,9 +116,11 @@ def _dali_missing() -> str | None:
 
 
 def _no_dali(setting: Setting) -> str | None:
-    missing = _dali_missing()
-    if missing is not None:
-        return missing
+    return _dali_missing() or _no_chain(setting)
+
+
+def _no_chain(setting: Setting) -> str | None:
+    """Return why there is no chain of operators for a pipeline; None if there is one."""
     if not setting.keyed.source.seeded:
         return _UNSEEDED
     if setting.own is not None:  # it opens and transforms the files by itself
@@ -138,8 +149,16 @@ def _no_dali_cpu(setting: Setting) -> str | None:
             "ColorJitter takes DALI several times the CPU time that Pillow takes, and DALI would take it from the "
             f"loader's workers: {crowded}"
         )
-    program = next((program for program in programs if program.rest is not None), None)
-    return None if program is None else _no_workers_for_rest(setting, program, crowded)
+    return _no_room_for_rest(setting, crowded)
+
+
+def _no_threads(setting: Setting) -> str | None:
+    if setting.own is not None:
+        return "The pipeline given as dali= is for DALI alone."
+    obstacle = _no_chain(setting)
+    if obstacle is None and setting.workers > 0:
+        obstacle = _no_room_for_rest(setting, _too_few_cores(setting))
+    return None if obstacle is None else f"It computes what DALI can compute. {obstacle}"
 
 
 def _too_few_cores(setting: Setting) -> str | None:
@@ -155,11 +174,15 @@ def _too_few_cores(setting: Setting) -> str | None:
     )
 
 
-def _no_workers_for_rest(setting: Setting, program: Program, crowded: str | None) -> str | None:
+def _no_room_for_rest(setting: Setting, crowded: str | None) -> str | None:
     """Return why workers cannot do what DALI leaves to torchvision (the loop's own thread would be too slow).
 
-    They are new processes, forked from the fork server, as nothing is forked where DALI runs.
+    They are new processes, forked from the fork server, as nothing is forked where DALI runs. `crowded` is from
+    `_too_few_cores`.
     """
+    program = next((program for program in setting.programs if program.rest is not None), None)
+    if program is None:
+        return None
     if not program.steps:
         return (
             f"DALI would only decode, and hand whole images to the workers. {program.reason} Put what crops or resizes "
@@ -227,7 +250,7 @@ def _cuda_obstacle() -> str:
     return "torch.cuda.is_available() is false."
 
 
-_DALI_KNOBS = frozenset({"threads", "prefetch", "fused_decode"})
+_PIPELINE_KNOBS = frozenset({"threads", "prefetch", "fused_decode"})
 
 
 RAY = "ray"  # the engine whose workers are on other machines; optional
@@ -237,8 +260,9 @@ SPECS: dict[str, Spec] = {
     spec.name: spec
     for spec in (
         Spec(NAME, lambda _: None, _torchvision, frozenset({"workers", "prefetch"})),
-        Spec("dali-cpu", _no_dali_cpu, lambda setting: _dali("dali-cpu", setting), _DALI_KNOBS),
-        Spec("dali-gpu", _no_gpu, lambda setting: _dali("dali-gpu", setting), _DALI_KNOBS),
+        Spec("dali-cpu", _no_dali_cpu, lambda setting: _pipeline("dali-cpu", setting), _PIPELINE_KNOBS),
+        Spec("dali-gpu", _no_gpu, lambda setting: _pipeline("dali-gpu", setting), _PIPELINE_KNOBS),
+        Spec(THREADS, _no_threads, lambda setting: _pipeline(THREADS, setting), _PIPELINE_KNOBS - {"fused_decode"}),
         Spec(
             SYNTHETIC,
             lambda _: None,
@@ -279,15 +303,15 @@ def availability_here() -> dict[str, Backend]:
 
 def _note(name: str, setting: Setting) -> str | None:
     program = next((program for program in setting.programs if program.rest is not None), None)
-    if not name.startswith("dali-") or setting.own is not None:
+    if not (name == THREADS or name.startswith("dali-")) or setting.own is not None:
         return None
+    who = "the engine" if name == THREADS else "DALI"
     if setting.forms is not None:
-        return recorded.share(setting.forms, "on the thread of the training loop")
+        return recorded.share(setting.forms, "on the thread of the training loop", who)
     if program is None:
         return None
-    in_workers = name == "dali-cpu" and rest_in_workers(setting)
-    where = "in the loader's workers" if in_workers else "on the thread of the training loop"
-    return share(program, where)
+    in_workers = name != "dali-gpu" and rest_in_workers(setting)
+    return share(program, "in the loader's workers" if in_workers else "on the thread of the training loop", who)
 
 
 def resolve(name: str, backends: dict[str, Backend]) -> str:

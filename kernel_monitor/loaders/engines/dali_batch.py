@@ -24,7 +24,7 @@ from torchvision import tv_tensors
 
 from ...errors import MonitorError
 from ..data.calls import ARRAY, TENSOR
-from ..data.file_check import Facts, FileTable, check_bytes
+from ..data.file_check import Facts, FileTable, check_bytes, mode_of
 from ..data.file_source import Located
 from ..data.keyed_dataset import BadSample, KeyedCollate, KeyedDataset, collate_seed
 from ..data.structure import Place, put
@@ -34,6 +34,7 @@ from . import torch_engine
 from .dali_graph import OwnPipeline, Parts, Rows, Translated, refused
 from .engine import Delivery, EngineFailed
 
+_OTHER_MODE = "it is opened in its own mode, {}, and DALI would make it RGB"
 _MIXED = Facts(0, 0, "the data set gives some files as paths and some as bytes")
 
 Work = Translated | OwnPipeline | Parts  # what DALI computes
@@ -65,6 +66,7 @@ class Batches:
         self, name: str, keyed: KeyedDataset, wrapped: DataLoader[Any], work: Work, device: int | None
     ) -> None:
         self.name = name
+        self.maker = "DALI" if name.startswith("dali-") else f"The engine {name}"  # for people
         self.keyed = keyed
         self.work = work
         self.device = device
@@ -73,7 +75,7 @@ class Batches:
         self._pin = device is None and wrapped.pin_memory and torch.cuda.is_available()
         # Where the DataLoader has no workers, the loop may resize what it is given: DALI's images are then copied.
         # A worker's batch lies in shared memory, which cannot be resized either.
-        self._own_memory = device is None and wrapped.num_workers == 0
+        self._own_memory = self.maker == "DALI" and device is None and wrapped.num_workers == 0
         self._files = FileTable(keyed.source.files)
         self._form: tuple[torch.Size, torch.dtype] | None = None  # of one image that DALI gave
         self._examples: dict[int, torch.Tensor | None] = {}  # by number of the transform, see `_example`
@@ -102,6 +104,8 @@ class Batches:
             numbers = [file.number for file in located]
             seen = self._files.check_all(list(zip(numbers, paths, strict=True)))
             facts = [fact if file.data is None else _MIXED for file, fact in zip(located, seen, strict=True)]
+        if source.opens_as_stored and not self._own:
+            facts = [self._as_stored(*each) for each in zip(located, facts, strict=True)]
         for row, file in enumerate(located):
             if file.reason is not None:
                 facts[row] = Facts(0, 0, file.reason)
@@ -109,6 +113,14 @@ class Batches:
                 facts[row] = Facts(0, 0, "turned as its EXIF orientation says where the data set opens it")
         good = [row for row, fact in enumerate(facts) if fact.reason is None]
         return Issued(slot, located, paths, facts, good)
+
+    def _as_stored(self, file: Located, facts: Facts) -> Facts:
+        """Return the facts of a file, with a reason if its image is opened in its own mode, and that is not RGB."""
+        if facts.reason is not None or not self.keyed.source.as_stored(file):
+            return facts
+        path = self.keyed.source.absolute(file.path)
+        mode = self._files.mode(file.number, path) if file.data is None else mode_of(file.data)
+        return facts if mode == "RGB" else facts._replace(reason=_OTHER_MODE.format(mode))
 
     def trials(self, most: int) -> Iterator[Any]:
         """Yield samples to try DALI with, out of the first `most`: those of which it is given the files."""
@@ -273,6 +285,11 @@ class Batches:
         self, images: torch.Tensor, issued: Issued, samples: dict[int, Any], kept: list[int], place: Place
     ) -> torch.Tensor:
         """One tensor of DALI's images and the torchvision path's."""
+        others = {row: image_at(sample, place) for row, sample in samples.items()}
+        if not self._own and any(_form(image) != (images.shape[1:], images.dtype) for image in others.values()):
+            single = {**dict(zip(issued.good, images, strict=True)), **others}
+            # It raises where their sizes differ, as in a plain DataLoader.
+            return default_collate([single[row].to(images.device) for row in kept])  # type: ignore[no-any-return]
         position = {row: number for number, row in enumerate(kept)}
         whole = images.new_empty((len(kept), *images.shape[1:]))
         rows = list(samples)
@@ -304,7 +321,8 @@ def unpacked(output: Any, rest: int | None, device: int | None) -> Images:
         shapes = sorted({"x".join(map(str, shape)) for shape in output.shape()})
         reason = f"its results have different sizes ({', '.join(shapes[:3])}); end it with a resize or a crop"
         raise EngineFailed(str(refused(reason)))
-    images: torch.Tensor = from_dlpack(output.as_tensor())
+    whole = output.as_tensor()
+    images: torch.Tensor = whole if isinstance(whole, torch.Tensor) else from_dlpack(whole)
     return images
 
 

@@ -13,6 +13,7 @@ import re
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,6 +35,10 @@ _built: weakref.WeakSet[Any] = weakref.WeakSet()
 _kept: list[Any] = []
 
 
+Nodes = Callable[[Graph], Sequence[Any]]  # writes a chain of operators, and returns the nodes of its results
+Make = Callable[..., Any]  # makes the pipeline of `Nodes`; its arguments are those of `build`
+
+
 class Rows(NamedTuple):
     """The n samples that a run is fed."""
 
@@ -46,41 +51,40 @@ class Rows(NamedTuple):
 
 
 class Translated:
-    """The work of a translated chain; `fused`: a crop that comes first is decoded alone, not cut out afterwards."""
+    """The work of a translated chain; `fused`: a crop that comes first is decoded alone, not cut out afterwards.
 
-    def __init__(self, program: Program, *, fused: bool = True) -> None:
+    `make` makes the pipeline of the chain, as `build` below does for DALI.
+    """
+
+    def __init__(self, program: Program, *, fused: bool = True, make: Make | None = None) -> None:
         self.rest, self.rest_kind = program.rest, program.rest_kind
         self._program = program
         self._fused = fused
+        self._make = make or build
 
     def build(self, *, batch_size: int, threads: int, device: int | None, encoded: bool) -> Any:
-        """Build a `nvidia.dali.pipeline.Pipeline`; see `pipeline`.
+        """Build a pipeline of DALI, or of threads.
 
         Its inputs are those of `files` and those of `arrays`; see `feed`. Its output is [n, 3, height, width], float32
         or uint8; with a `rest`, n images [height, width, 3], uint8.
         """
-        built = self.define(batch_size=batch_size, threads=threads, device=device, encoded=encoded)
-        built.build()
-        return built
+        nodes, dense = partial(self.nodes, encoded=encoded), self.rest is None
+        return self._make(nodes, batch_size=batch_size, threads=threads, device=device, dense=dense)
 
-    def define(self, *, batch_size: int, threads: int, device: int | None, encoded: bool) -> Any:
-        """The pipeline of `build`, not built: one for a GPU can be defined without one."""
-        defined = pipeline(batch_size=batch_size, threads=threads, device=device)
+    def nodes(self, graph: Graph, *, encoded: bool) -> Sequence[Any]:
+        """Write the chain; return the node of its result."""
         program = self._program
         body = program.body
         fused = self._fused and bool(body) and body[0].region
-        with defined:
-            graph = Graph(device)
-            image = _decoded(graph, files(graph, encoded), region=fused)
-            for k, step in enumerate(body):
-                if k or not fused:
-                    image = step.build(graph, k, image)
-            if program.rest is None:
-                image = _scaled(program, graph, image)
-                for k, step in enumerate(program.tail, len(body)):
-                    image = step.build(graph, k, image)
-            defined.set_outputs(image)
-        return defined
+        image = _decoded(graph, files(graph, encoded), region=fused)
+        for k, step in enumerate(body):
+            if k or not fused:
+                image = step.build(graph, k, image)
+        if program.rest is None:
+            image = _scaled(program, graph, image)
+            for k, step in enumerate(program.tail, len(body)):
+                image = step.build(graph, k, image)
+        return (image,)
 
     def arrays(self, rows: Rows) -> Mapping[str, npt.NDArray[Any]]:
         """Return what the pipeline is fed for some samples, by the name of its input."""
@@ -89,6 +93,22 @@ class Translated:
     def feed(self, pipeline: Any, contents: Sequence[bytes], rows: Rows, *, encoded: bool) -> None:
         """Feed some samples to the pipeline that was built; `contents` as in `feed`."""
         feed(pipeline, contents, self.arrays(rows), encoded=encoded)
+
+
+def build(nodes: Nodes, *, batch_size: int, threads: int, device: int | None, dense: bool = False) -> Any:
+    """Build the `nvidia.dali.pipeline.Pipeline` of a chain; see `pipeline`. Its outputs may be dense by themselves."""
+    del dense
+    built = define(nodes, batch_size=batch_size, threads=threads, device=device)
+    built.build()
+    return built
+
+
+def define(nodes: Nodes, *, batch_size: int, threads: int, device: int | None) -> Any:
+    """The pipeline of `build`, not built: one for a GPU can be defined without one."""
+    defined = pipeline(batch_size=batch_size, threads=threads, device=device)
+    with defined:
+        defined.set_outputs(*nodes(Graph(device)))
+    return defined
 
 
 def _preload() -> None:
@@ -112,15 +132,28 @@ def pipeline(*, batch_size: int, threads: int, device: int | None) -> Any:
     `batch_size` is the most that a run is fed, `device` a CUDA device's number, None for the CPU.
     """
     _preload()
-    from nvidia.dali.pipeline import Pipeline
-
+    made_of = _pipeline_class()
     process_end.notice()  # again: DALI's own function was registered by this import
     # Depth 1: how many runs are in flight is the engine's own count, and partial batches are just smaller feeds.
-    made = Pipeline(
+    made = made_of(
         batch_size=batch_size, num_threads=threads, device_id=device, prefetch_queue_depth=1, exec_dynamic=True
     )
     _built.add(made)
     return made
+
+
+@lru_cache(maxsize=1)
+def _pipeline_class() -> Any:
+    from nvidia.dali.pipeline import Pipeline
+    from nvidia.dali.tensors import TensorListCPU
+
+    class Fed(Pipeline):  # type: ignore[misc]
+        """A pipeline that is spared the look at what kind of array it is fed."""
+
+        def feed_input(self, name: str, values: Any) -> None:
+            super().feed_input(name, TensorListCPU(values) if isinstance(values, np.ndarray) else values)
+
+    return Fed
 
 
 def _keep() -> None:
@@ -136,28 +169,31 @@ if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
     os.register_at_fork(after_in_child=_keep)
 
 
-def files(graph: Graph, encoded: bool) -> Any:
-    """Return the node of the encoded files: fed as they are, or read from the paths that are fed."""
+def files(graph: Graph, encoded: bool, number: int | str = "") -> Any:
+    """Return the node of the encoded files: fed as they are, or read from the paths that are fed; see `feed_files`."""
     if encoded:
-        return graph.fed(ENCODED, 1, "UINT8")
+        return graph.fed(f"{ENCODED}{number}", 1, "UINT8")
     # The paths are fed as one array: a list of arrays takes the training loop's thread three times as long.
-    path = graph.fed(NAME, 1, "UINT8")[: graph.fed(LENGTH, 0)]
+    path = graph.fed(f"{NAME}{number}", 1, "UINT8")[: graph.fed(f"{LENGTH}{number}", 0)]
     # Not mapped into memory (equally fast): reading a map of a file that is being cut short kills the process.
     return graph.fn.io.file.read(path, dont_use_mmap=True)
 
 
 def feed(pipeline: Any, contents: Sequence[bytes], fed: Mapping[str, npt.NDArray[Any]], *, encoded: bool) -> None:
     """Feed some samples to a pipeline: n files or the bytes of their paths, as `encoded` says, and the other inputs."""
-    from nvidia.dali.tensors import TensorListCPU  # spares DALI the look at what kind of array it is given
-
-    if encoded:
-        pipeline.feed_input(ENCODED, [np.frombuffer(each, dtype=np.uint8) for each in contents])
-    else:
-        paths = np.array(contents)  # NumPy fills the shorter ones up with zeros
-        pipeline.feed_input(NAME, TensorListCPU(paths.view(np.uint8).reshape(len(contents), -1)))
-        pipeline.feed_input(LENGTH, TensorListCPU(np.fromiter(map(len, contents), dtype=np.int32)))
+    feed_files(pipeline, contents, encoded=encoded)
     for name, values in fed.items():
-        pipeline.feed_input(name, TensorListCPU(values))
+        pipeline.feed_input(name, values)
+
+
+def feed_files(pipeline: Any, contents: Sequence[bytes], *, encoded: bool, number: int | str = "") -> None:
+    """Feed the files, or the bytes of their paths, to the inputs that are named with this `number`."""
+    if encoded:
+        pipeline.feed_input(f"{ENCODED}{number}", [np.frombuffer(each, dtype=np.uint8) for each in contents])
+        return
+    paths = np.array(contents)  # NumPy fills the shorter ones up with zeros
+    pipeline.feed_input(f"{NAME}{number}", paths.view(np.uint8).reshape(len(contents), -1))
+    pipeline.feed_input(f"{LENGTH}{number}", np.fromiter(map(len, contents), dtype=np.int32))
 
 
 def _decoded(graph: Graph, data: Any, *, region: bool) -> Any:
@@ -348,9 +384,9 @@ class Parts:
     rest: int | None = None
     rest_kind = "pil"
 
-    def __init__(self, programs: Sequence[Program], *, fused: bool) -> None:
+    def __init__(self, programs: Sequence[Program], *, fused: bool, make: Make | None = None) -> None:
         found, self.numbers = distinct(programs)
-        self.works = [Translated(program, fused=fused) for program in found]
+        self.works = [Translated(program, fused=fused, make=make) for program in found]
 
     def build(self, *, batch_size: int, threads: int, device: int | None, encoded: bool) -> Pipelines:
         """Build all pipelines; `batch_size` is the most that a run of all together is fed."""

@@ -10,15 +10,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import DataLoader
 
 from ..data.file_check import Facts
 from ..data.file_source import Located
 from ..data.keyed_dataset import KeyedDataset
-from ..data.structure import Place
 from ..plan import Slot
 from ..transforms.inject import Injected, as_kind
-from .dali_batch import Batches, Images, Issued, formed, image_at, unpacked
+from .dali_batch import Batches, Images, Issued, formed, unpacked
 from .dali_graph import Parts, Translated
 
 _NEW = Facts(0, 0, "the parts of the data set have other transforms than before")
@@ -103,13 +102,3 @@ class PartBatches(Batches):
             transform, whole = injected[chain], as_kind(work.rest_kind, image)
             made[row] = whole if transform is None else transform.run(whole, row, start=work.rest)
         return made
-
-    def _merged(
-        self, images: torch.Tensor, issued: Issued, samples: dict[int, Any], kept: list[int], place: Place
-    ) -> torch.Tensor:
-        others = {row: image_at(sample, place) for row, sample in samples.items()}
-        if all((image.shape, image.dtype) == (images.shape[1:], images.dtype) for image in others.values()):
-            return super()._merged(images, issued, samples, kept, place)
-        single = {**dict(zip(issued.good, images, strict=True)), **others}
-        # It raises where their sizes differ, as in a plain DataLoader.
-        return default_collate([single[row].to(images.device) for row in kept])  # type: ignore[no-any-return]

@@ -26,10 +26,10 @@ from ..data.traced_image import with_palette
 from ..plan import Fallback, Slot
 from ..transforms import recorded
 from ..transforms.operation import Graph
-from ..transforms.recorded import CLASSES, Forms, OutputForm
+from ..transforms.recorded import CLASSES_16, MOVED, Forms, OutputForm
 from . import torch_engine
 from .dali_batch import Batches, Issued
-from .dali_graph import ENCODED, LENGTH, NAME, pipeline
+from .dali_graph import Make, build, feed_files, files
 from .engine import Delivery
 
 log = logging.getLogger(__name__)
@@ -52,6 +52,8 @@ def first_encoded(traces: Sequence[Trace]) -> frozenset[int]:
 class Recorded:
     """DALI's work for operations of these forms.
 
+    `make` makes the pipeline; see `dali_graph.build`.
+
     Args:
         forms: the forms of the outputs.
         encoded: the numbers of the files whose content is fed, instead of their path.
@@ -61,57 +63,51 @@ class Recorded:
     rest: int | None = None
     rest_kind = "pil"
 
-    def __init__(self, forms: Forms, *, encoded: frozenset[int], fused: bool) -> None:
+    def __init__(self, forms: Forms, *, encoded: frozenset[int], fused: bool, make: Make = build) -> None:
         self.forms = forms
-        self._given, self._fused = encoded, fused
+        self._given, self._fused, self._make = encoded, fused, make
         self.files = sorted({form.file for form in forms})
-        self.classes = frozenset(form.file for form in forms if form.pixels == CLASSES)
-        self.encoded = encoded | self.classes
+        self.classes = {form.file: form.pixels for form in forms if form.pixels in MOVED}
+        self.encoded = encoded | self.classes.keys()
         counts = [form.file for form in forms]
         self._parts = frozenset(
             number
             for number, form in enumerate(forms)
-            if fused and form.pixels != CLASSES and counts.count(form.file) == 1 and recorded.decodes_part(form)
+            if fused and form.pixels not in MOVED and counts.count(form.file) == 1 and recorded.decodes_part(form)
         )
 
     def of(self, forms: Forms) -> Recorded:
         """Return the work for other forms."""
-        return Recorded(forms, encoded=self._given, fused=self._fused)
+        return Recorded(forms, encoded=self._given, fused=self._fused, make=self._make)
 
     def build(self, *, batch_size: int, threads: int, device: int | None, encoded: bool) -> Any:
-        """Build a `nvidia.dali.pipeline.Pipeline` with one output for each of the forms."""
+        """Build a pipeline with one output for each of the forms."""
         del encoded  # it is known for each file
-        defined = pipeline(batch_size=batch_size, threads=threads, device=device)
-        with defined:
-            graph = Graph(device)
-            files = {number: self._file(graph, number) for number in self.files}
-            whole: dict[tuple[int, bool], Any] = {}
-            outputs = []
-            for number, form in enumerate(self.forms):
-                part = number in self._parts
-                if part:
-                    image = self._decoded(graph, form, files[form.file], part=f"{number}_0")
-                else:
-                    which = form.file, form.bgr
-                    if which not in whole:
-                        whole[which] = self._decoded(graph, form, files[form.file])
-                    image = whole[which]
-                outputs.append(recorded.build(graph, form, number, image, decoded_part=part))
-            defined.set_outputs(*outputs)
-        defined.build()
-        return defined
+        return self._make(self.nodes, batch_size=batch_size, threads=threads, device=device, dense=False)
 
-    def _file(self, graph: Graph, number: int) -> Any:
-        if number in self.encoded:
-            return graph.fed(f"{ENCODED}{number}", 1, "UINT8")
-        path = graph.fed(f"{NAME}{number}", 1, "UINT8")[: graph.fed(f"{LENGTH}{number}", 0)]
-        return graph.fn.io.file.read(path, dont_use_mmap=True)
+    def nodes(self, graph: Graph) -> Sequence[Any]:
+        """Write what is done to the files; return the nodes of the outputs."""
+        given = {number: files(graph, number in self.encoded, number) for number in self.files}
+        whole: dict[tuple[int, bool], Any] = {}
+        outputs = []
+        for number, form in enumerate(self.forms):
+            part = number in self._parts
+            if part:
+                image = self._decoded(graph, form, given[form.file], part=f"{number}_0")
+            else:
+                which = form.file, form.bgr
+                if which not in whole:
+                    whole[which] = self._decoded(graph, form, given[form.file])
+                image = whole[which]
+            outputs.append(recorded.build(graph, form, number, image, decoded_part=part))
+        return outputs
 
     def _decoded(self, graph: Graph, form: OutputForm, data: Any, part: str | None = None) -> Any:
         colours = graph.types.BGR if form.bgr else graph.types.RGB
         decode: dict[str, Any] = {"device": "cpu", "output_type": colours, "adjust_orientation": False}
-        if form.pixels == CLASSES:
-            return graph.fn.decoders.image(data, **(decode | {"output_type": graph.types.GRAY}))
+        if form.pixels in MOVED:
+            dtype = graph.types.UINT16 if form.pixels == CLASSES_16 else graph.types.UINT8
+            return graph.fn.decoders.image(data, **(decode | {"output_type": graph.types.GRAY, "dtype": dtype}))
         if graph.device == "gpu":
             decode |= {"device": "mixed", "jpeg_fancy_upsampling": True}
         if part is None:
@@ -215,7 +211,7 @@ class TracedBatches(Batches):
         found: dict[int, bytes] = {}
         for number in self.work.files:
             opened = trace.roots[number].opened
-            if opened is None or (opened.data is None) == (number in self.work.encoded - self.work.classes):
+            if opened is None or (opened.data is None) == (number in self.work.encoded - self.work.classes.keys()):
                 return "the data set gives some files as paths and some as bytes", {}
             if number not in self.work.encoded:
                 path = self.keyed.source.absolute(str(opened.path))
@@ -228,11 +224,12 @@ class TracedBatches(Batches):
                         data = Path(self.keyed.source.absolute(str(opened.path))).read_bytes()
                     except OSError as error:
                         return f"cannot be read: {error.strerror}", {}
-                fact = check_bytes(data)
+                deep = self.work.classes.get(number) == CLASSES_16
+                fact = check_bytes(data, deep=deep)
                 if number in self.work.classes and fact.reason is None:
-                    grey = as_grey(data)
+                    grey = as_grey(data, deep=deep)
                     if grey is None:
-                        return "its classes are no PNG in grey or with a palette", {}
+                        return f"its classes are no PNG in grey{' of 16 bits' if deep else ' or with a palette'}", {}
                     data = grey
                 found[number] = data
             if fact.reason is not None:
@@ -242,20 +239,11 @@ class TracedBatches(Batches):
         return None, found
 
     def feed(self, pipeline: Any, issued: IssuedTraces) -> None:  # type: ignore[override]
-        from nvidia.dali.tensors import TensorListCPU
-
         for number, contents in issued.contents.items():
-            if number in self.work.encoded:
-                pipeline.feed_input(f"{ENCODED}{number}", [np.frombuffer(each, dtype=np.uint8) for each in contents])
-            else:
-                paths = np.array(contents)  # NumPy fills the shorter ones up with zeros
-                fed = TensorListCPU(paths.view(np.uint8).reshape(len(contents), -1))
-                pipeline.feed_input(f"{NAME}{number}", fed)
-                lengths = np.fromiter(map(len, contents), dtype=np.int32)
-                pipeline.feed_input(f"{LENGTH}{number}", TensorListCPU(lengths))
+            feed_files(pipeline, contents, encoded=number in self.work.encoded, number=number)
         traces = [issued.traces[row] for row in issued.good]
         for name, each in self.work.arrays(traces).items():
-            pipeline.feed_input(name, TensorListCPU(each))
+            pipeline.feed_input(name, each)
         pipeline.schedule_run()
         issued.scheduled = True
 
@@ -264,7 +252,7 @@ class TracedBatches(Batches):
         found = []
         for form, output in zip(self.work.forms, outputs, strict=True):
             kept = output
-            if self.device is not None and form.pixels != CLASSES and form.result == recorded.PILLOW:
+            if self.device is not None and form.pixels not in MOVED and form.result == recorded.PILLOW:
                 kept = output.as_cpu()
             found.append([from_dlpack(kept[row]) for row in range(len(kept))])
         return found
@@ -324,7 +312,7 @@ class TracedBatches(Batches):
         header = opened.header  # type: ignore[union-attr]
         if output.bgr != form.bgr:
             image = image.flip(-1 if form.interleaved else 0)
-        if output.pixels == CLASSES:
+        if output.pixels in MOVED:
             array = image.numpy()[..., 0]
             whole = output.indices is None or node.parent is None
             array = array if whole else output.taken(array)
@@ -351,17 +339,18 @@ def _with_palette(array: npt.NDArray[np.uint8], header: Any) -> Image.Image:
     return with_palette(made, header.palette)
 
 
-def as_grey(data: bytes) -> bytes | None:
+def as_grey(data: bytes, *, deep: bool = False) -> bytes | None:
     """Return a PNG whose values are a palette's entries as a PNG in grey; None if the file is neither.
 
-    DALI would give the palette's colours. In grey, the same bytes are the values themselves (of 8 bits).
+    DALI would give the palette's colours. In grey, the same bytes are the values themselves (of 8 bits). `deep`: of 16
+    bits, in grey only.
     """
     if not data.startswith(PNG):
         return None
     depth, colours = data[24], data[25]
-    if colours == 0 and depth == 8:
+    if colours == 0 and depth == (16 if deep else 8):
         return data
-    if colours != 3 or depth != 8:
+    if colours != 3 or depth != 8 or deep:
         return None
     header = data[12:25] + b"\0" + data[26:29]
     found = [data[:12], header, struct.pack(">I", zlib.crc32(header))]

@@ -21,9 +21,9 @@ from ..data.worker_settings import Inherited
 from ..plan import Fallback, Slot
 from . import torch_engine
 from .dali_batch import Batches, Images, Issued, formed
-from .dali_engine import DaliEngine
 from .dali_parts import PartBatches
 from .engine import Delivery, EngineFailed, Pull
+from .pipeline_engine import PipelineEngine
 from .torch_engine import PREFETCH, WorkersEngine
 
 LEAST = 2  # batches in flight at least: one with DALI, one with a worker
@@ -87,7 +87,7 @@ class RestEngine:
     """
 
     def __init__(
-        self, keyed: KeyedDataset, wrapped: DataLoader[Any], decoder: DaliEngine, workers: int, prefetch: int | None
+        self, keyed: KeyedDataset, wrapped: DataLoader[Any], decoder: PipelineEngine, workers: int, prefetch: int | None
     ) -> None:
         self.name = decoder.name
         self.broken = False

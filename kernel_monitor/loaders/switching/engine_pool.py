@@ -23,7 +23,7 @@ from ...errors import Refused
 from ...node_sources import RayNode
 from ...protocol.states import CalibrationState, RemoteLimits
 from ..calibration import Calibration, calibrate
-from ..engines.backends import RAY, SPECS, Backend, availability
+from ..engines.backends import RAY, SPECS, THREADS, Backend, availability
 from ..engines.engine import Delivery, Engine, GivenSettings, Knobs, Setting, rest_in_workers, translated
 from ..engines.fork_server import NoWorkers
 from ..engines.rest_engine import RestEngine
@@ -285,9 +285,9 @@ class EnginePool:
     def knobs(self) -> Knobs:
         """The numbers of workers, batches in flight and threads that the engines have from now on."""
         setting = self.setting
-        dali = any(backend.available for name, backend in self.backends.items() if "threads" in SPECS[name].uses)
+        threaded = any(backend.available for name, backend in self.backends.items() if "threads" in SPECS[name].uses)
         prefetch = setting.prefetch or setting.wrapped.prefetch_factor or PREFETCH
-        return Knobs(setting.workers, prefetch, setting.threads if dali else None)
+        return Knobs(setting.workers, prefetch, setting.threads if threaded else None)
 
     @property
     def worker_pids(self) -> list[int]:
@@ -369,7 +369,7 @@ class EnginePool:
             pooled.release()
 
     def refresh(self) -> None:
-        """Look at the data set again, and give back DALI's engines where it has changed."""
+        """Look at the data set again, and give back the engines of pipelines where it has changed."""
         with self._lock:
             source = self.setting.keyed.source
             setting = translated(self.setting, source.examine())
@@ -562,7 +562,7 @@ def _prepared(slow: list[PooledEngine]) -> Exception | None:
 
 def _differs(name: str, built: Setting, wanted: Setting) -> bool:
     uses = SPECS[name].uses
-    if name == DALI and (rest_in_workers(built) or rest_in_workers(wanted)):
+    if name in (DALI, THREADS) and (rest_in_workers(built) or rest_in_workers(wanted)):
         uses |= {"workers"}
     return any(getattr(built, knob) != getattr(wanted, knob) for knob in uses)
 

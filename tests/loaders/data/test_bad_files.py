@@ -18,7 +18,7 @@ from kernel_monitor.loaders import SwitchableLoader, switchable
 
 from ..conftest import Make, augmented, check_counts, make_folder, switch_to
 
-ENGINES = [("torchvision", 0), ("torchvision", 2), ("dali-cpu", 0), ("dali-cpu", 2)]
+ENGINES = [("torchvision", 0), ("torchvision", 2), ("dali-cpu", 0), ("dali-cpu", 2), ("threads", 0)]
 
 
 @pytest.mark.parametrize(("backend", "workers"), ENGINES)

@@ -9,23 +9,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch.utils.data import ConcatDataset, DataLoader
+from torchvision import transforms as v1
 from torchvision import tv_tensors
 
 from kernel_monitor import switchable
 from kernel_monitor.errors import SampleError
 from kernel_monitor.loaders import SwitchableLoader
-from kernel_monitor.loaders.random_streams import SAMPLE, Streams
-from kernel_monitor.loaders.transforms.inject import Injected
-from kernel_monitor.loaders.transforms.params import UInt64s, sample_keys, stream_seeds
 
-from ..conftest import switch_to
+from ..conftest import MEAN, STD, switch_to
 from . import array_joint, own_joint, torchvision_joint, views
 from .datasets import as_written, equal
+from .joint_comparison import Comparison, Reference
 from .torchvision_joint import SAMPLES, STANDARD, JointCase
 
 SEED, BATCH = 11, 3
@@ -41,6 +38,7 @@ RUNNABLE = [case for case in CASES if case.needs is None or importlib.util.find_
 BY_DALI = [case for case in RUNNABLE if case.offered and case.odd < case.samples]
 WITH_WORKERS = {
     *("VOCSegmentation", "Kitti", "EuroSAT", "train ids looked up", "SimCLR", "DINO", "closure"),
+    *("Caltech256, some in grey", "instances of 16 bits", "albumentations, masks in files"),
     *("detection as in the tutorial, resized", "holes by hand", "albumentations, mask", "views in a list"),
 }
 RESUMED = {"VOCSegmentation", "Cityscapes, by hand", "EuroSAT", "detection of variable sizes", "DINO"}
@@ -60,43 +58,6 @@ by_name = pytest.mark.parametrize("case", RUNNABLE, ids=lambda case: case.name)
 pytestmark = [as_written, pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")]
 
 
-# ---- The reference: the user's own code, sample by sample, with the plan's draws.
-
-
-class Planned:
-    """A transform with the plan's numbers for one sample, which leaves the generators as they were."""
-
-    def __init__(self, transform: Any) -> None:
-        self.injected = Injected(transform)
-        self.streams = Streams(transform)
-
-    def begin(self, key: UInt64s) -> None:
-        self.injected.begin(key)
-
-    def __call__(self, image: Any) -> Any:
-        with self.streams.apart():
-            return self.injected.run(image, 0)
-
-
-def samples_of(dataset: Any, parts: list[tuple[JointCase, Any]], epoch: int = 0) -> Iterator[Any]:
-    """The samples of a data set that is put together of these parts, as a loader with `SEED` has them."""
-    streams = Streams(dataset)
-    planned: dict[int, Planned] = {}
-    for number, (case, part) in enumerate(parts):
-        if case.draws == "transform":
-            part.transform = planned[number] = Planned(part.transform)
-            if getattr(part, "transforms", None) is not None:
-                part.transforms.transform = part.transform
-    places = [number for number, (_, part) in enumerate(parts) for _ in range(len(part))]
-    with streams.apart():
-        for index, number in enumerate(places):
-            key = sample_keys(SEED, epoch, [index], [0])
-            streams.seed(stream_seeds(key, SAMPLE)[0])
-            if number in planned:
-                planned[number].begin(key)
-            yield dataset[index]
-
-
 def batches_of(case: JointCase, samples: list[Any]) -> list[Any]:
     return [case.collate(samples[first : first + BATCH]) for first in range(0, len(samples), BATCH)]
 
@@ -104,7 +65,7 @@ def batches_of(case: JointCase, samples: list[Any]) -> list[Any]:
 @functools.cache
 def plain(case: JointCase, root: Path, epoch: int = 0) -> list[Any]:
     dataset = case.make(root)
-    return batches_of(case, list(samples_of(dataset, [(case, dataset)], epoch)))
+    return batches_of(case, Reference(dataset, [(case, dataset)], SEED).samples(epoch))
 
 
 @pytest.fixture(scope="module")
@@ -119,55 +80,6 @@ def loader_of(case: JointCase, root: Path, workers: int = 0, batch_size: int = B
 
 
 # ---- The comparison.
-
-ANY = object()
-
-
-class Comparison:
-    """Compares batches, exactly but for the pixels of the images.
-
-    Attributes:
-        worst: the largest mean difference of an image, in grey levels.
-    """
-
-    def __init__(self, case: JointCase) -> None:
-        self.case = case
-        self.places = [(ANY, *place) if case.collate is list else (place[0], ANY, *place[1:]) for place in case.images]
-        self.worst = 0.0
-        self.images = 0
-
-    def check(self, one: Any, other: Any, where: tuple[Any, ...] = ()) -> None:
-        assert type(one) is type(other), where
-        if self._is_image(where) and isinstance(one, torch.Tensor | np.ndarray | Image.Image):
-            self._compare(one, other, where)
-        elif isinstance(one, dict):
-            assert list(one) == list(other), where
-            for key in one:
-                self.check(one[key], other[key], (*where, key))
-        elif isinstance(one, list | tuple):
-            assert len(one) == len(other), where
-            for number, pair in enumerate(zip(one, other, strict=True)):
-                self.check(*pair, (*where, number))
-        else:
-            assert equal(one, other), (where, one, other)
-
-    def _is_image(self, where: tuple[Any, ...]) -> bool:
-        return any(
-            len(where) >= len(place) and all(a is ANY or a == b for a, b in zip(place, where, strict=False))
-            for place in self.places
-        )
-
-    def _compare(self, one: Any, other: Any, where: tuple[Any, ...]) -> None:
-        kinds = [image.mode if isinstance(image, Image.Image) else str(image.dtype) for image in (one, other)]
-        assert kinds[0] == kinds[1], where
-        pixels = [np.asarray(image, dtype=np.float64) for image in (one, other)]
-        assert pixels[0].shape == pixels[1].shape, where
-        assert pixels[0].size > 0, where
-        unit = self.case.scale if "float" in kinds[0] else 1.0
-        difference = float(np.abs(pixels[0] - pixels[1]).mean()) * unit
-        self.worst = max(self.worst, difference)
-        self.images += 1
-        assert difference <= self.case.limit, (where, difference)
 
 
 def same_batches(case: JointCase, found: list[Any], expected: list[Any]) -> None:
@@ -216,12 +128,14 @@ def test_torchvision_gives_what_plain_torch_gives(case: JointCase, folder: Folde
 
 
 @pytest.mark.usefixtures("without_dali")
-def test_workers_give_what_plain_torch_gives(folder: Folder) -> None:
-    """All cases in one: what draws in one part has no effect on another."""
+@pytest.mark.parametrize("half", [0, 1])  # of more objects than these have, generators are not looked for
+def test_workers_give_what_plain_torch_gives(half: int, folder: Folder) -> None:
+    """Many cases in one: what draws in one part has no effect on another."""
     cases = [case for case in RUNNABLE if case.name != "Caltech101, contour"]  # which a dry run alone makes known
+    cases = cases[half::2]
     parts = [(case, case.make(folder(case))) for case in cases]
     dataset: Any = ConcatDataset([part for _, part in parts])
-    expected = list(samples_of(dataset, parts))
+    expected = Reference(dataset, parts, SEED).samples()
     names = [case.name for case in cases for _ in range(case.samples)]
     whole: Any = ConcatDataset([case.make(folder(case)) for case in cases])
     wrapped = DataLoader(whole, batch_size=BATCH, num_workers=2, collate_fn=list)
@@ -232,29 +146,30 @@ def test_workers_give_what_plain_torch_gives(folder: Folder) -> None:
         assert equal(one, other), (number, names[number])
 
 
-def delivered_by(loader: SwitchableLoader, case: JointCase) -> None:
-    """Assert that DALI decoded all but the odd samples of the newest epoch."""
-    assert loader.backend == "dali-cpu"
+def delivered_by(loader: SwitchableLoader, case: JointCase, engine: str = "dali-cpu") -> None:
+    """Assert that an engine decoded all but the odd samples of the newest epoch."""
+    assert loader.backend == engine
     if case.offered is None:
         return
     fallbacks = loader.fallbacks()
     assert len(fallbacks) == case.odd, fallbacks
-    decoded = {"dali-cpu": case.samples - case.odd, "torchvision": case.odd}
+    decoded = {engine: case.samples - case.odd, "torchvision": case.odd}
     assert loader.decoded() == {name: count for name, count in decoded.items() if count}
 
 
 @by_name
-def test_dali_gives_what_torchvision_gives(case: JointCase, folder: Folder) -> None:
+def test_dali_and_threads_give_what_torchvision_gives(case: JointCase, folder: Folder) -> None:
     loader = loader_of(case, folder(case))
     backend = loader.backends["dali-cpu"]
+    assert backend.available == loader.backends["threads"].available
     if case.offered is not None:
         assert backend.available == case.offered, backend.reason
     if not backend.available:
         return
-    switch_to(loader, "dali-cpu")
-    for epoch in range(2):  # each with draws of its own
+    for engine, epoch in (("dali-cpu", 0), ("dali-cpu", 1), ("threads", 1)):  # each epoch with draws of its own
+        switch_to(loader, engine).set_epoch(epoch)
         found = list(loader)
-        delivered_by(loader, case)
+        delivered_by(loader, case, engine)
         counted(loader, case)
         same_batches(case, found, plain(case, folder(case), epoch))  # which is what torchvision gives, see above
 
@@ -275,11 +190,12 @@ def test_switches_within_the_epoch_change_no_sample(case: JointCase, folder: Fol
     same_batches(case, found, expected)
 
 
+@pytest.mark.parametrize("engine", ["dali-cpu", "threads"])
 @pytest.mark.parametrize("case", [case for case in RUNNABLE if case.name in WITH_WORKERS], ids=lambda case: case.name)
-def test_dali_beside_workers_gives_what_torchvision_gives(case: JointCase, folder: Folder) -> None:
-    loader = switch_to(loader_of(case, folder(case), workers=2), "dali-cpu")
+def test_engines_beside_workers_give_what_torchvision_gives(case: JointCase, engine: str, folder: Folder) -> None:
+    loader = switch_to(loader_of(case, folder(case), workers=2), engine)
     found = list(loader)
-    delivered_by(loader, case)
+    delivered_by(loader, case, engine)
     same_batches(case, found, plain(case, folder(case)))
 
 
@@ -332,6 +248,31 @@ def test_a_file_that_cannot_be_read_is_left_out(backend: str, folder: Folder) ->
     left = switch_to(switchable(loader, seed=SEED, on_error="skip"), backend)
     assert len(list(left)) == SAMPLES - 1
     assert [skipped.index for skipped in left.skipped()] == [4]
+
+
+NOT_ALIKE = {
+    "stacked": lambda: v1.Compose([v1.Resize((32, 32)), v1.ToTensor()]),
+    "normalised": lambda: v1.Compose([v1.Resize((32, 32)), v1.ToTensor(), v1.Normalize(MEAN, STD)]),
+}
+
+
+@pytest.mark.parametrize("transform", NOT_ALIKE)
+@pytest.mark.parametrize("joined", [False, True])
+@pytest.mark.parametrize("backend", ["torchvision", "dali-cpu"])
+def test_images_in_grey_raise_among_others_what_plain_torch_raises(
+    backend: str, joined: bool, transform: str, tmp_path: Path
+) -> None:
+    dataset = torchvision_joint.as_stored({1: "L", 5: "L"}, transform=NOT_ALIKE[transform])(tmp_path)
+    if joined:  # transforms of two kinds, each with a pipeline of its own
+        other = torchvision_joint.as_stored({1: "L", 5: "L"}, transform=NOT_ALIKE["stacked"])(tmp_path)
+        dataset = ConcatDataset([dataset, other])
+    with pytest.raises(RuntimeError) as expected:
+        list(DataLoader(dataset, batch_size=4))
+    loader = switch_to(switchable(DataLoader(dataset, batch_size=4), seed=SEED), backend)
+    with pytest.raises(RuntimeError) as found:
+        list(loader)
+    assert str(found.value) == str(expected.value)
+    assert type(found.value) is type(expected.value)
 
 
 def test_the_comparison_sees_what_differs() -> None:

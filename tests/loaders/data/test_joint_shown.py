@@ -155,8 +155,8 @@ def test_parts_that_differ_are_refused_with_a_remedy(root: Path) -> None:
 def test_the_note_says_what_dali_does(root: Path) -> None:
     note = loader_of(Pairs(root)).backends["dali-cpu"].note
     assert note == (
-        "For each sample DALI decodes 2 files and resizes and cuts 1 image; your own code draws the numbers and does "
-        "the rest on the thread of the training loop."
+        "For each sample DALI decodes 2 files and resizes and cuts 1 image; your own code draws the random "
+        "numbers and does the rest on the thread of the training loop."
     )
 
 
@@ -169,6 +169,10 @@ def test_parity_compares_whole_samples(root: Path) -> None:
     assert parity.others_equal
     assert 0 < parity.mean < 1.5
     assert parity.mean < parity.greatest
+    assert str(parity) == (
+        f"dali-cpu and torchvision on 6 samples: images differ by {parity.mean:.2f} of 255 on average and by "
+        f"{parity.greatest:.0f} at most. All else is equal, bit for bit."
+    )
     assert loader.state()["samples"] == 0  # no batch of the loop's
 
 
@@ -183,6 +187,7 @@ def test_parity_leaves_out_what_dali_does_not_decode(root: Path) -> None:
     Image.open(paths(root)[3]).convert("CMYK").save(paths(root)[3])
     parity = loader_of(Pairs(root)).parity(COUNT)
     assert (parity.samples, parity.skipped) == (COUNT - 1, 1)
+    assert str(parity).endswith(" 1 more not compared: dali-cpu leaves them to the data set's own code.")
 
 
 # ---- Files that cannot be read.

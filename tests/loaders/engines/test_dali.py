@@ -19,7 +19,7 @@ from torchvision.transforms import v2
 from kernel_monitor.errors import SampleError
 from kernel_monitor.loaders import SwitchableLoader, switchable
 from kernel_monitor.loaders.data.file_check import Facts, FileTable
-from kernel_monitor.loaders.engines import dali_engine, dali_graph
+from kernel_monitor.loaders.engines import dali_graph, pipeline_engine
 from kernel_monitor.loaders.engines.dali_graph import explained
 from kernel_monitor.loaders.transforms.params import sample_keys
 from kernel_monitor.loaders.transforms.translate import translate
@@ -178,7 +178,7 @@ def test_dali_that_keeps_failing_hands_over_to_torchvision(make: Make, monkeypat
     loader = to_dali(make(num_workers=0, batch_size=9))
     real = dali_graph.Translated.build
     engine = loader.pool["dali-cpu"].engine
-    assert isinstance(engine, dali_engine.DaliEngine)
+    assert isinstance(engine, pipeline_engine.PipelineEngine)
     monkeypatch.setattr(
         dali_graph.Translated, "build", lambda *args, **options: Stumbling(real(*args, **options), "outputs", 2, [0])
     )

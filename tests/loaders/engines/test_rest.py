@@ -207,7 +207,7 @@ def test_a_torch_whose_workers_cannot_be_given_single_batches_makes_it_grey(
     ],
 )
 def test_the_note_says_what_remains(chain: Any, said: str) -> None:
-    assert share(translate(chain), "in the loader's workers") == f"{said} loader's workers."
+    assert share(translate(chain), "in the loader's workers", "DALI") == f"{said} loader's workers."
 
 
 def test_the_state_has_the_note_and_a_whole_chain_has_none(files: Path) -> None:

@@ -283,7 +283,7 @@ def test_what_a_page_is_told(make: Make) -> None:
     assert backend.confirm == (
         "Replay 4 real batches instead of loading new ones? The model trains on repeated samples until you switch back."
     )
-    assert [one["confirm"] for one in loader.state()["backends"]] == [None, None, None, backend.confirm, ASK]
+    assert [one["confirm"] for one in loader.state()["backends"]] == [None, None, None, None, backend.confirm, ASK]
     loader.switch("synthetic")
     list(steps(loader))
     state = loader.state()

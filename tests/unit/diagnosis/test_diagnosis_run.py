@@ -72,8 +72,8 @@ def test_each_engine_is_measured_and_the_first_one_comes_back(monitor: Monitor, 
     watcher.join()
     assert found is not None
     json.dumps(found, allow_nan=False)
-    assert [run["backend"] for run in found["runs"]] == ["torchvision", "dali-cpu", "synthetic"]
-    assert [run["problem"] for run in found["runs"]] == [None] * 3
+    assert [run["backend"] for run in found["runs"]] == ["torchvision", "dali-cpu", "threads", "synthetic"]
+    assert [run["problem"] for run in found["runs"]] == [None] * 4
     assert found["back_to"] == loop.loader.backend == "torchvision"
     assert found["synthetic"] is True
     times = np.array([came for came, _ in loop.came])
@@ -92,17 +92,17 @@ def test_each_engine_is_measured_and_the_first_one_comes_back(monitor: Monitor, 
         assert run["wait"] < run["step"]
         assert 0 <= run["cpu_p50"] <= run["cpu_p95"] <= 100
         assert 0 < run["of_ceiling"] <= 1
-    assert found["runs"][2]["wait"] < found["runs"][0]["wait"]
-    assert {gain["action"] for gain in found["measured"]} == {"dali-cpu", "loader"}
-    assert found["best"] in ("torchvision", "dali-cpu")
+    assert found["runs"][3]["wait"] < found["runs"][0]["wait"]
+    assert {gain["action"] for gain in found["measured"]} == {"dali-cpu", "threads", "loader"}
+    assert found["best"] in ("torchvision", "dali-cpu", "threads")
     assert any("dali-gpu cannot run here" in sentence for sentence in found["cannot"])
 
     last = state(monitor)
-    assert (last["state"], last["done"], last["total"], last["seconds_left"]) == ("done", 3, 3, 0)
+    assert (last["state"], last["done"], last["total"], last["seconds_left"]) == ("done", 4, 4, 0)
     assert (last["message"], last["result"]) == (found["sentence"], found)
     assert "torchvision" in str(found)
     running = [one for one in said if one["state"] == "running"]
-    assert {one["backend"] for one in running} == {"torchvision", "dali-cpu", "synthetic"}
+    assert {one["backend"] for one in running} == {"torchvision", "dali-cpu", "threads", "synthetic"}
     assert [one["done"] for one in running] == sorted(one["done"] for one in running)
     assert running[0]["seconds_left"] > running[-1]["seconds_left"]
     event = next(one for one in monitor.store.events() if one["kind"] == "diagnosis")
@@ -112,10 +112,10 @@ def test_each_engine_is_measured_and_the_first_one_comes_back(monitor: Monitor, 
 def test_without_consent_nothing_is_replayed(monitor: Monitor, train: Train) -> None:
     loop = train()
     found = not_none(monitor.diagnose(seconds=1.0))
-    assert [run["backend"] for run in found["runs"]] == ["torchvision", "dali-cpu"]
+    assert [run["backend"] for run in found["runs"]] == ["torchvision", "dali-cpu", "threads"]
     assert found["synthetic"] is False
     assert any("allow synthetic" in sentence for sentence in found["cannot"])
-    assert {switch.target for switch in loop.loader.history} == {"torchvision", "dali-cpu"}
+    assert {switch.target for switch in loop.loader.history} == {"torchvision", "dali-cpu", "threads"}
 
 
 def test_it_returns_at_once_when_it_is_not_to_wait_and_can_be_cancelled(monitor: Monitor, train: Train) -> None:
@@ -258,7 +258,7 @@ def test_a_loader_that_was_never_wrapped_is_measured_alike(monitor: Monitor, fol
         found = monitor.diagnose(seconds=2.0, confirmed=True)
         assert found is not None
         assert [(run["backend"], run["problem"]) for run in found["runs"]] == [
-            ("torchvision", None), ("dali-cpu", None), ("synthetic", None)
+            ("torchvision", None), ("dali-cpu", None), ("threads", None), ("synthetic", None)
         ]  # fmt: skip
         assert found["back_to"] == "torchvision"
         (one,) = monitor.loaders

@@ -111,6 +111,18 @@ def test_an_engine_that_is_being_measured_on_some_files_is_not_offered_before_th
     assert "It is not measured in this loop yet" in one["advice"]
 
 
+def test_threads_are_offered_untried_only_where_there_is_no_dali() -> None:
+    threads = {**READY[0], "name": "threads"}
+    with_dali, without = ([READY[0], *others, threads] for others in ([READY[1]], []))
+    assert not_none(offered(starved(states=[{"backends": without}])))["engine"] == "threads"
+    assert offered(starved(states=[{**calibrated(1.8 * LOADING), "backends": with_dali}])) is None
+    running = {"state": "running", "files": 32, "seconds": None, "error": None, "reason": None}
+    assert offered(starved(states=[{"calibration": {"dali-cpu": running}, "backends": with_dali}])) is None
+    measured = diagnosed({"torchvision": 320.0, "threads": 500.0})
+    one = not_none(offered(starved(measured, states=[{"backends": with_dali}])))
+    assert one["advice"] == "threads is ready: Diagnose measured it 1.56 × faster than torchvision."
+
+
 @pytest.mark.parametrize("knobs", [{"workers": 2, "prefetch": 2, "threads": 2}, {"workers": 0, "prefetch": 2}])
 def test_a_loop_that_waits_for_its_storage_is_offered_nothing(knobs: dict[str, int]) -> None:
     """What loads hardly computes, though cores are free: another decoder would wait as well."""

@@ -1,6 +1,6 @@
-"""DALI, on the CPU or a GPU: a long-lived pipeline that is fed file names and the parameters of each sample.
+"""A long-lived pipeline, DALI's or one of threads, that is fed file names and the parameters of each sample.
 
-After an error of DALI's own the pipeline is built anew and the batch that met it is computed by the torchvision path.
+After an error in it the pipeline is built anew, and the batch that met it is computed by the torchvision path.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .dali_graph import explained
 from .engine import Delivery, EngineFailed, Pull
 
 DEPTH = 4  # batches in flight, by default
-FAILURES = 3  # errors of DALI in a row that no bad file explains, before the engine gives up
+FAILURES = 3  # errors of a pipeline in a row that no bad file explains, before the engine gives up
 _WARM_UP_SEARCH = 64  # files looked at to find some to warm up with
 WARM_UP = 2  # files to warm up with: two sizes show whether a pipeline of the user's own makes them one
 _WARM_UPS = 3  # attempts, with other files each
@@ -29,7 +29,7 @@ _ENDS = "Python ends"
 log = logging.getLogger(__name__)
 
 
-class DaliEngine:
+class PipelineEngine:
     """See the module's text.
 
     `batches` feeds the pipeline, and makes of its images what `receive` returns. The pipeline is built for `batch_size`
@@ -70,7 +70,7 @@ class DaliEngine:
             try:
                 for _ in range(stale):
                     self._pipeline.outputs()
-            except Exception as error:  # noqa: BLE001 - DALI's own, of abandoned batches
+            except Exception as error:  # noqa: BLE001 - the pipeline's own, of abandoned batches
                 log.warning("%s failed on an abandoned batch: %s; building it anew", self.name, explained(error))
                 self.broken = True
         if self._error is not None or self.broken:
@@ -113,12 +113,12 @@ class DaliEngine:
                 self._failures = 0
             except EngineFailed:
                 raise
-            except Exception as error:  # noqa: BLE001 - DALI's own: nothing else runs in there
+            except Exception as error:  # noqa: BLE001 - the pipeline's own: nothing else runs in there
                 self._error = error
         if self._error is not None:
             return self._recover()
         self._queue.popleft()
-        self.pump()  # DALI goes on while this batch is put together and used
+        self.pump()  # the pipeline goes on while this batch is put together and used
         return self._batches.assemble(issued, images, issued.reasons)
 
     def release(self) -> None:
@@ -141,7 +141,7 @@ class DaliEngine:
                     self._batches.unpack(self._outputs(pipeline))
             except EngineFailed:
                 raise
-            except Exception as error:  # noqa: BLE001 - DALI's own: raised if all attempts fail
+            except Exception as error:  # noqa: BLE001 - the pipeline's own: raised if all attempts fail
                 failure = error
                 log.warning("%s failed on the first files: %s", self.name, explained(error))
             else:
@@ -155,7 +155,7 @@ class DaliEngine:
         if issued.good and self._error is None:
             try:
                 self._batches.feed(self._pipeline, issued)
-            except Exception as error:  # noqa: BLE001 - DALI's own; dealt with when this batch's turn comes
+            except Exception as error:  # noqa: BLE001 - the pipeline's own; dealt with when this batch's turn comes
                 self._error = error
 
     def _outputs(self, pipeline: Any) -> Any:
@@ -165,11 +165,11 @@ class DaliEngine:
         return pipeline.outputs(**stream)
 
     def _recover(self) -> Delivery:
-        """Build the pipeline anew, issue again what was under way, compute the oldest batch without DALI."""
+        """Build the pipeline anew, issue again what was under way, compute the oldest batch without it."""
         error, self._error = self._error, None
         if process_end.ending():
             raise EngineFailed(_ENDS) from error
-        reason = f"DALI failed: {'' if error is None else explained(error)}"
+        reason = f"{self._batches.maker} failed: {'' if error is None else explained(error)}"
         self._failures += 1
         if self._failures > FAILURES:
             failed = EngineFailed(f"{self.name} failed {self._failures} times in a row. {reason}")
@@ -186,5 +186,5 @@ class DaliEngine:
         self.pump()
         delivery = self._batches.assemble(oldest, None, dict.fromkeys(oldest.good, reason) | oldest.reasons)
         if delivery.error is not None or delivery.skipped:
-            self._failures = 0  # an unreadable file, not DALI, is to blame
+            self._failures = 0  # an unreadable file, not the pipeline, is to blame
         return delivery
