@@ -36,7 +36,7 @@ from .chains import names as pair_names
 from .common import MEAN, SIZE, STD, Bar, dataloader, images, machine, report, spread, switch_and_settle, versions
 from .gpu.parity import END, load
 
-PLAIN, SWITCHABLE = "DataLoader", "switchable: torchvision"
+PLAIN, SWITCHABLE, THREADS = "DataLoader", "switchable: torchvision", "switchable: threads"
 BY_HAND = {"cpu": 0.95, "gpu": 0.45}
 """The least share of the images/s of hand-written DALI, whose defaults upsample chroma coarsely on a GPU; 0.50 on an
 H200."""
@@ -168,6 +168,7 @@ def pairs(names: Iterable[str]) -> list[tuple[str, str, float]]:
     for device in ("cpu", "gpu"):
         ours = f"switchable: dali-{device}"
         wanted += [(ours, by_hand_name(device), BY_HAND[device]), (ours, PLAIN, 1.0)]
+    wanted += [(THREADS, PLAIN, 1.3), (THREADS, "switchable: dali-cpu", 0.95)]
     wanted += [
         (f"{name.removesuffix(': torchvision')}: dali-cpu", name, LEAST) for name in sorted(known - {SWITCHABLE})
     ]
@@ -237,6 +238,7 @@ def contestants(
         others[after] = contestant(one, "dali-cpu")
         made.append(one)
     field |= others  # after all that have workers to fork
+    field[THREADS] = contestant(loader, "threads")
     for device in ("cpu", "gpu"):
         backend = f"dali-{device}"
         availability = loader.backends[backend]

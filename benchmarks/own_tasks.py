@@ -1,8 +1,8 @@
 """The comparison of engines on data sets of other tasks than classification; `benchmarks.own_data` runs it.
 
-Each data set of `benchmarks.task_data` is iterated by the plain DataLoader, by `torchvision` and by `dali-cpu`, in
-turns within one process. Where `dali-cpu` is refused, or gives up, its sentence stands in place of the figure, and its
-bar is missed. *CPU ms* is the CPU time of loop and workers for a sample, which other programs disturb less than the
+Each data set of `benchmarks.task_data` is iterated by the plain DataLoader, by `torchvision`, `dali-cpu` and `threads`,
+in turns within one process. Where an engine is refused, or gives up, its sentence stands in place of the figure, and
+its bar is missed. *CPU ms* is the CPU time of loop and workers for a sample, which other programs disturb less than the
 rate.
 """
 
@@ -27,9 +27,10 @@ from .loaders import Contestant, epoch
 
 SEGMENTATION, DETECTION, MULTI_CROP = "segmentation", "detection", "multi-crop"
 KINDS = (SEGMENTATION, DETECTION, MULTI_CROP)
-LEAST = {SEGMENTATION: 1.2, MULTI_CROP: 1.3}
-"""The least ratio of the samples/s of `dali-cpu` to those of the plain DataLoader."""
-PLAIN, TORCHVISION, DALI = "DataLoader", "torchvision", "dali-cpu"
+PLAIN, TORCHVISION, DALI, THREADS = "DataLoader", "torchvision", "dali-cpu", "threads"
+ENGINES = (DALI, THREADS)
+LEAST = {(SEGMENTATION, DALI): 1.2, (SEGMENTATION, THREADS): 1.2, (MULTI_CROP, DALI): 1.3, (MULTI_CROP, THREADS): 1.3}
+"""The least ratio of the samples/s of an engine to those of the plain DataLoader."""
 
 
 class Task(NamedTuple):
@@ -92,30 +93,31 @@ def tasks(kinds: list[str], photographs: Path, scenes: Path) -> Iterator[Task]:
 
 
 class Rates:
-    """The samples/s of a task's contestants in each round, and why `dali-cpu` has none.
+    """The samples/s of a task's contestants in each round, and why an engine has none.
 
     Attributes:
-        refusal: the sentence; None as long as `dali-cpu` takes part.
-        taken: samples of `dali-cpu`'s epochs by decoder.
-        reasons: samples of these epochs that were left to the data set's own code, by reason.
+        refusals: the sentences, by engine; none as long as it takes part.
+        taken: samples of the engines' epochs by decoder.
+        reasons: samples of these epochs that were left to the data set's own code, by engine and reason.
         cpu_ms: CPU time per sample of this process and its workers, ms, in each round.
     """
 
     def __init__(self, task: Task, workers: int) -> None:
         self.task = task
-        self.refusal: str | None = None
+        self.refusals: dict[str, str] = {}
         self.taken: Counter[str] = Counter()
         self.reasons: Counter[str] = Counter()
-        self.rates: dict[str, list[float]] = {PLAIN: [], TORCHVISION: [], DALI: []}
+        self.rates: dict[str, list[float]] = {name: [] for name in (PLAIN, TORCHVISION, *ENGINES)}
         self.cpu_ms: dict[str, list[float]] = {name: [] for name in self.rates}
         self._lead = 2 * workers + 4
         self._plain = task.loader(workers)
         self._switched: dict[str, SwitchableLoader] = {
-            name: switchable(task.loader(workers), name=f"{task.name}, {name}") for name in (TORCHVISION, DALI)
+            name: switchable(task.loader(workers), name=f"{task.name}, {name}") for name in (TORCHVISION, *ENGINES)
         }
-        availability = self._switched[DALI].backends[DALI]
-        if not availability.available:
-            self._refuse(availability.reason)
+        for engine in ENGINES:
+            availability = self._switched[engine].backends[engine]
+            if not availability.available:
+                self._refuse(engine, availability.reason)
 
     def start(self) -> None:
         """Start the workers of each, before DALI's threads run."""
@@ -129,20 +131,20 @@ class Rates:
         if name != PLAIN and switched is None:
             return
 
-        if name == DALI and switched is not None:
+        if name in ENGINES and switched is not None:
             try:
-                switch_and_settle(switched, DALI)
+                switch_and_settle(switched, name)
             except (BackendUnavailable, SystemExit) as error:
-                self._refuse(str(error))
+                self._refuse(name, str(error))
                 return
         loader: Any = self._plain if switched is None else switched
         before = cpu_seconds()
         found = epoch(Contestant(lambda: None, lambda: loader, self.task.count), self._lead, self.task.samples)
-        if name == DALI and switched is not None:
+        if name in ENGINES and switched is not None:
             self.taken.update(switched.decoded())
-            self.reasons.update(fallback.reason for fallback in switched.fallbacks())
-            if switched.backend != DALI:
-                self._refuse(switched.switch_state.status)
+            self.reasons.update(f"{name}: {fallback.reason}" for fallback in switched.fallbacks())
+            if switched.backend != name:
+                self._refuse(name, switched.switch_state.status)
                 return
         if not warm:
             self.rates[name].append(found.rate)
@@ -153,37 +155,37 @@ class Rates:
         for loader in self._switched.values():
             loader.release()
 
-    def _refuse(self, sentence: str | None) -> None:
-        self.refusal = sentence or "dali-cpu gave up without a reason"
-        self.rates[DALI].clear()
-        self.cpu_ms[DALI].clear()
-        self._switched.pop(DALI).release()
+    def _refuse(self, engine: str, sentence: str | None) -> None:
+        self.refusals[engine] = sentence or f"{engine} gave up without a reason"
+        self.rates[engine].clear()
+        self.cpu_ms[engine].clear()
+        self._switched.pop(engine).release()
 
-    def show(self) -> Bar | None:
-        """Print the table's rows of this task; return its bar, None if there is none."""
-        least = LEAST.get(self.task.kind)
-        bar = None
+    def show(self) -> list[Bar]:
+        """Print the table's rows of this task; return its bars."""
+        bars = []
         for name, rates in self.rates.items():
             label = f"{self.task.name}: {name}"
+            least = LEAST.get((self.task.kind, name))
             if not rates:
-                print(f"{label:36}  {self.refusal}")
+                print(f"{label:36}  {self.refusals.get(name)}")
                 if least is not None:
-                    bar = Bar(f"{label} / {PLAIN}, which is refused", 0.0, least)
+                    bars.append(Bar(f"{label} / {PLAIN}, which is refused", 0.0, least))
                 continue
             median, lower, upper = spread(rates)
             row = f"{label:36}{median:9.1f}{f'{lower:.1f} to {upper:.1f}':>18}{spread(self.cpu_ms[name])[0]:8.1f}"
             if name != PLAIN:
                 ratio, low, high = spread([a / b for a, b in zip(rates, self.rates[PLAIN], strict=True)])
                 row += f"{ratio:9.3f}{f'{low:.3f} to {high:.3f}':>18}"
-                if name == DALI and least is not None:
-                    bar = Bar(f"{label} / {PLAIN}, quartiles {low:.3f} to {high:.3f}", ratio, least)
+                if least is not None:
+                    bars.append(Bar(f"{label} / {PLAIN}, quartiles {low:.3f} to {high:.3f}", ratio, least))
             print(row)
         if self.taken:
             decoded = ", ".join(f"{count:,} by {decoder}" for decoder, count in self.taken.items())
             print(f"{'':36}  decoded: {decoded}")
         for reason, count in self.reasons.most_common(3):
             print(f"{'':36}  {count:,} left to its own code: {reason}")
-        return bar
+        return bars
 
 
 def compare(
@@ -208,9 +210,9 @@ def compare(
         for one in field:
             one.close()
     print(f"\n{'samples/s':36}{'median':>9}{'quartiles':>18}{'CPU ms':>8}{'of plain':>9}{'quartiles':>18}")
-    bars = [bar for one in field if (bar := one.show()) is not None]
+    bars = [bar for one in field for bar in one.show()]
     return bars, {
-        one.task.name: {"rates": one.rates, "cpu_ms": one.cpu_ms, "refusal": one.refusal, "decoded": one.taken}
+        one.task.name: {"rates": one.rates, "cpu_ms": one.cpu_ms, "refusals": one.refusals, "decoded": one.taken}
         for one in field
     }
 

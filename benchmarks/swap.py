@@ -95,7 +95,7 @@ def main() -> int:
 
 
 def usable(options: argparse.Namespace) -> list[str]:
-    """Return the engines to swap between.
+    """Return the engines to swap between: torchvision and DALI's.
 
     Raises:
         SystemExit: there is only one.
@@ -105,7 +105,7 @@ def usable(options: argparse.Namespace) -> list[str]:
     for name, state in states.items():
         if not state.available:
             print(f"{name} does not take part: {state.reason}")
-    names = [name for name, state in states.items() if state.available and state.confirm is None]
+    names = [name for name in ("torchvision", "dali-cpu", "dali-gpu") if states[name].available]
     if len(names) < 2:
         raise SystemExit("there is nothing to swap between")
     return names
