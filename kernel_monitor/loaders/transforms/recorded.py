@@ -649,8 +649,8 @@ def moved(output: Output, size: Size) -> bool:
 def gains(forms: Forms) -> bool:
     """Return whether DALI does more than decode: it resizes or cuts an image.
 
-    Decoding alone takes DALI 1.2 times the CPU time that it takes Pillow for a JPEG, and 0.8 times for a PNG (photos of
-    500 x 375 and 1024 x 512); a second call of the data set's code costs more than the latter saves.
+    Decoding alone takes DALI about the CPU time that it takes Pillow (`python -m benchmarks.decoders`); a second call
+    of the data set's code costs more than it may save.
     """
     return any(stage.filter is not None or stage.part or stage.window for form in forms for stage in form.stages)
 
