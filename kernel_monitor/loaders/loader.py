@@ -23,7 +23,7 @@ from ..protocol.states import EngineState, LoaderState
 from ..steps.attached_loader import AttachedLoader
 from ..steps.step_meter import Meter
 from ..steps.watched_loader import Epoch, EpochLog, SizedLoader, next_number
-from . import random_streams
+from . import code, random_streams
 from .dataset_changes import DatasetChanges
 from .engines import worker_start
 from .engines.backends import PIPELINES, SPECS, THREADS, Backend, resolve
@@ -475,6 +475,23 @@ class SwitchableLoader(EpochRecords):
             workers.generator = torch.default_generator.clone_state()
             self.preparation.start_workers()
         return compare(self.pool.setting, backend, n, self._orders.seed)
+
+    def code(self, *, compare: bool = True) -> str:
+        """Return a Python file that delivers these batches by DALI, without this package.
+
+        It is written for the GPU if `dali-gpu` is in use, else for the CPU.
+
+        Args:
+            compare: whether to run it on a few samples, and to state in it how its pixels differ from the data set's
+                own. Not while another thread iterates: samples are computed with the process's random generators, which
+                are put back afterwards. Where DALI cannot run, nothing is compared.
+
+        Raises:
+            MonitorError: something of the loader has no code form; the message names it.
+        """
+        device = "gpu" if self.backend == "dali-gpu" else "cpu"
+        runs = compare and self.backends[f"dali-{device}"].available
+        return (code.compared if runs else code.uncompared)(self.pool.setting, device)
 
     def release(self, *, idle: bool = False) -> None:
         """Give back workers, threads and memory. The next iteration, or the next batch of this one, starts anew.
