@@ -11,6 +11,9 @@ printed. The CPU of the monitor's threads in the kernel is read from Linux' sche
 What attaching costs the loop itself is measured apart, where nothing else takes time: the thread's CPU time for each
 batch of a DataLoader over tensors in memory, attached and plain in alternating epochs.
 
+What timing the samples costs is the process's CPU time for samples that are timed, with the thread that looks at the
+stack, and for the same ones that are not, in alternating pairs.
+
 With --browser, `benchmarks.page` follows: the page's cost for the machine on which the browser runs.
 """
 
@@ -34,6 +37,7 @@ from .receiver import receiving
 SETTLE_S = 1.5
 STEP_MS = 20.0  # a short training step, of which the cost is given
 DRAWS = 10_000
+SAMPLES_TIMED, SAMPLE_PAIRS = 160, 24  # samples in each half of a pair, timed and not
 
 SETUP = """
 import itertools, os, threading, time
@@ -100,6 +104,32 @@ monitor.stop()
 """
 
 
+SAMPLES = """
+from torch.utils.data._utils.fetch import _MapDatasetFetcher
+from kernel_monitor.steps import sample_times
+
+def samples_s(timed):
+    fetcher = _MapDatasetFetcher(loader.dataset, True, loader.collate_fn, False)
+    if timed:
+        sample_times.look_at(sample_times.time_fetcher(fetcher, sample_times.Ring(bytearray(sample_times.RING))))
+    began = time.process_time()
+    for at in range(0, {samples}, 16):
+        fetcher.fetch([number % 256 for number in range(at, at + 16)])
+    spent = time.process_time() - began
+    if sample_times._looks is not None:
+        sample_times._looks.used = {{}}
+        sample_times._looks.join()
+    return spent
+
+monitor.stop()
+samples_s(True)
+timed, untimed = [], []
+for number in range({pairs}):
+    for on in (True, False) if number % 2 == 0 else (False, True):
+        (timed if on else untimed).append(samples_s(on))
+"""
+
+
 class Segment(NamedTuple):
     """A run of the loop: images/s, its seconds, and the CPU seconds of each of the monitor's threads."""
 
@@ -124,6 +154,8 @@ def main() -> int:
         pairs = measure(cells, options.pairs, options.seconds)
         cells.run(ATTACHED)
         attached, plain = cells.value("attached"), cells.value("plain")
+        cells.run(SAMPLES.format(samples=SAMPLES_TIMED, pairs=SAMPLE_PAIRS))
+        timed, untimed = cells.value("timed"), cells.value("untimed")
     ratios = [on.rate / off.rate for on, off in pairs]
     low, high = interval(ratios)
     on_rate, off_rate = (statistics.median(one.rate for one in half) for half in zip(*pairs, strict=True))
@@ -139,12 +171,19 @@ def main() -> int:
         f"a batch of an attached loader takes the loop's thread {spread(attached)[0]:.1f} us, of a plain one "
         f"{spread(plain)[0]:.1f} us: {cost:.1f} us more, quartiles {least:.1f} to {most:.1f}, in {len(steps_us)} epochs"
     )
+    samples = [100 * (with_s / without_s - 1) for with_s, without_s in zip(timed, untimed, strict=True)]
+    sample_cost, sample_least, sample_most = spread(samples)
+    print(
+        f"CPU of {SAMPLES_TIMED} samples of {1e3 * spread(untimed)[0] / SAMPLES_TIMED:.1f} ms, timed and not, in "
+        f"{len(samples)} pairs: {sample_cost:.2f} % more, quartiles {sample_least:.2f} to {sample_most:.2f}"
+    )
     ours = sum(share for name, share in threads.items() if name.startswith("kernel-monitor"))
     print("CPU of threads in the kernel, % of a core: " + ", ".join(f"{n} {s:.2f}" for n, s in sorted(threads.items())))
     status = report(
         [
             Bar("throughput with the monitor / without", median, 0.99),
             Bar("the monitor's threads in the kernel, % of a core", ours, 1.0, at_most=True),
+            Bar("timing the samples, % of their CPU", sample_cost, 0.5, at_most=True),
             Bar(f"an attached loader, % of a step of {STEP_MS:g} ms", cost / STEP_MS / 10, 0.2, at_most=True),
         ],
         {
@@ -152,6 +191,7 @@ def main() -> int:
             "interval": [low, high],
             "threads": threads,
             "attached_us": steps_us,
+            "samples_percent": samples,
             "machine": machine(),
             "versions": versions(),
         },

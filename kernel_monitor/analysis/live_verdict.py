@@ -220,6 +220,12 @@ def epoch_warnings(rows: Rows, states: Sequence[State]) -> tuple[str, ...]:
     return warnings(evaluate(snapshot, (), frames=Frames(snapshot), only=("empty-epoch",)), None)
 
 
+def sample_warnings(rows: Rows, event: State, states: Sequence[State]) -> tuple[str, ...]:
+    """Return warnings on slow samples, by the newest event `sample-times` of a loader."""
+    snapshot = _snapshot(rows, StepTable(), [dict(event)], states)
+    return warnings(evaluate(snapshot, (), frames=Frames(snapshot), only=("slow-samples",)), None)
+
+
 def _snapshot(rows: Rows, steps: StepTable, events: list[dict[str, Any]], states: Sequence[State]) -> Snapshot:
     loader_states = [dict(state) for state in states]
     return Snapshot(rows.schema, rows.seq, rows.time, rows.values, events, loader_states, {}, steps)

@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 
 from ..analysis.gains import SwitchPair, switch_pairs
-from ..analysis.live_verdict import CHANGES, change_warnings, epoch_warnings, live_verdict
+from ..analysis.live_verdict import CHANGES, change_warnings, epoch_warnings, live_verdict, sample_warnings
 from ..analysis.loops import LoopTimes
 from ..analysis.results import Advice, Verdict, plain
 from ..analysis.segments import LONGEST_S, change_time, request_time
@@ -44,7 +44,11 @@ class LoopWarnings:
 
         `over`: its loop has ended: they are made from its last steps, as the verdict beside them is.
         """
-        return [*self._of_change(loader, now, states, over), *self._of_epoch(states)]
+        return [
+            *self._of_change(loader, now, states, over),
+            *self._of_epoch(states),
+            *self._of_samples(loader, states),
+        ]
 
     def _of_change(self, loader: str, now: float, states: Sequence[State], over: bool) -> tuple[str, ...]:
         changes = [
@@ -64,6 +68,18 @@ class LoopWarnings:
             final = now > change_time(newest) + LONGEST_S + SETTLED_S
             self._changes[loader] = newest["id"], math.inf if final else now + _WARNINGS_PERIOD_S, sentences
         return sentences
+
+    def _of_samples(self, loader: str, states: Sequence[State]) -> tuple[str, ...]:
+        """Return warnings on the slow samples of a loader since its newest change."""
+        newest: Mapping[str, Any] | None = None
+        for event in self._store.events():
+            if event["kind"] == "sample-times" and event["loader"] == loader:
+                newest = event
+            elif event["kind"] in ("switch", "knobs") and event.get("loader") in (None, loader):
+                newest = None
+        if newest is None:
+            return ()
+        return sample_warnings(self._store.rows(self._store.last_seq), newest, states)
 
     def _of_epoch(self, states: Sequence[State]) -> tuple[str, ...]:
         past = self._past()

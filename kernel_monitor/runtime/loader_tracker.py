@@ -7,11 +7,13 @@ import logging
 import math
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from operator import sub
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from ..steps import attached, watched_loader
+from ..steps import attached, slow_samples, watched_loader
+from ..steps.attached_loader import AttachedLoader
 from ..steps.measured_step import PHASES, Step
 from ..steps.step_meter import Meter, Totals
 from ..store import Store
@@ -28,6 +30,8 @@ log = logging.getLogger(__name__)
 
 KEPT_ENDED = 4  # ended loaders still shown: one made in a function ends with it, but its curves are the session's
 _KEPT_EPOCHS = 100  # finished epochs whose counts are kept for the report, per loader
+_SAMPLES_S = 4.0  # between two figures of the samples' times
+_SAMPLES_LONGEST_S = 600.0  # between two events with such figures that say the same; at first it is less
 MOST_STEPS_A_SECOND = 200  # per loader; of a faster one, evenly chosen steps are kept and the number of dropped ones
 
 
@@ -68,6 +72,8 @@ class LoaderTracker:
         self._reading = threading.Lock()  # `steps` is called by the reader thread and by snapshots
         self._read: dict[str, int] = {}
         self._attaching = False
+        self._samples_due = 0.0  # time.monotonic
+        self._samples_told: dict[str, tuple[float, Any]] = {}  # by loader id: when (session s), and in short what
 
     def attach(self, wanted: bool) -> None:
         """Begin or end to measure every DataLoader that this process iterates; it begins once torch is imported."""
@@ -126,6 +132,7 @@ class LoaderTracker:
             self._listening = True
             module.listen(self._add_loader_event)
         self._read_last_epochs()
+        self._read_samples()
         states = self.states()
         if not states and not self._named:
             return states
@@ -156,6 +163,32 @@ class LoaderTracker:
                 last = {**counts[-1], "batch": counts[-1]["batches"], "batches": state["batches"]}
                 self._states[key] = cast("LoaderState", {**state, **last, "status": watched_loader.status(counts[-1])})
         self._logs = live
+
+    def _read_samples(self) -> None:
+        """Read the times of the samples of attached loaders; add an event when there is something new to say."""
+        sources = [source for source in watched_loader.live() if isinstance(source, AttachedLoader)]
+        for source in sources:
+            source.samples.read()
+        now = time.monotonic()
+        if now < self._samples_due:
+            return
+        self._samples_due = now + _SAMPLES_S
+        if not sources:
+            return
+        at = self._session_time(now)
+        for source in sources:
+            if at is None or not source.samples.fresh(now - _SAMPLES_S):
+                continue
+            steps = self._store.steps.table(at - slow_samples.WINDOW_S).of(source.id)
+            dataset = getattr(source.loader, "dataset", None)
+            figures = source.samples.figures(steps, now, at - now, dataset)
+            if figures is None:
+                continue
+            began, before = self._samples_told.get(source.id, (-math.inf, None))
+            told = slow_samples.holds_up(figures), figures["cause"]
+            if told != before or at - began >= min(max(began, 2 * _SAMPLES_S), _SAMPLES_LONGEST_S):
+                self._samples_told[source.id] = at, told
+                self._add_event("sample-times", at, loader=source.id, **figures)
 
     def _count_epochs(self, newest: Mapping[str, int]) -> None:
         epochs = {key: self._epochs.get(key, {}) for key in newest}

@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from ..os_process import in_forked_children
-from . import loader_kinds, phase_times, watched_loader
+from . import loader_kinds, phase_times, sample_times, slow_samples, watched_loader
 from .attached_loader import OWN, AttachedLoader, Rest, Takeover
 from .loop_site import loader_name, loop_site
 from .watched_loader import ATTACHED, Epoch, IterationSteps
@@ -275,6 +275,7 @@ def attach(on_first_iteration: Callable[[], object] | None = None) -> bool:
         _mark = vars(module)[_ACTIVE] = object()
         _replace(module)
         _loaders, _on_first_iteration = _entries, on_first_iteration
+        sample_times.allow_looks()
         phase_times.on_loop_start = _time_phases
         return True
 
@@ -293,6 +294,7 @@ def detach() -> None:
     While an engine has the rest of an iteration, `__next__` stays replaced: it passes the engine's batches to the loop.
     """
     _restore_all()
+    sample_times.forbid_looks()
     watches = sys.modules.get(f"{__package__}.automatic_watch")
     if watches is not None:
         watches.end()
@@ -434,8 +436,11 @@ def _measured_init(original: Callable[..., Any], module: dict[str, Any], mark: o
 
     @functools.wraps(original)
     def __init__(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        with _worker_start(loader):
+        measured = _loaders is not None and module.get(_ACTIVE) is mark and OWN not in vars(loader)
+        with _worker_start(loader), slow_samples.timed_workers(loader) if measured else _no_rings as rings:
             original(self, loader, *args, **kwargs)
+        if measured:
+            _time_samples(self, loader, rings)
         if _loaders is None or module.get(_ACTIVE) is not mark or getattr(_in_torch, "loader", None) is loader:
             return
         try:
@@ -448,6 +453,22 @@ def _measured_init(original: Callable[..., Any], module: dict[str, Any], mark: o
 
     setattr(__init__, _OURS, __init__)
     return __init__
+
+
+_no_rings: AbstractContextManager[None] = contextlib.nullcontext()
+
+
+def _time_samples(iterator: Any, loader: Any, rings: slow_samples.Rings | None) -> None:
+    """Keep the rings of an iterator's workers, or time the samples that it computes itself."""
+    try:
+        if rings is not None:
+            iterator._worker_init_fn = loader.worker_init_fn  # the user's own again
+        elif iterator._num_workers == 0:
+            rings = slow_samples.timed_here(iterator, loader)
+        if rings is not None:
+            iterator.__dict__[slow_samples.RINGS] = rings
+    except Exception:
+        log.exception("a fault in kernel_monitor: samples are not timed")
 
 
 def _measured_next(original: Callable[[Any], Any], module: dict[str, Any], mark: object) -> Callable[[Any], Any]:
@@ -553,6 +574,7 @@ def _start_steps(iterator: Any, begun: _PendingIteration) -> AttachedSteps | Non
     try:
         source = loaders.get_or_make(loader, begun.place, begun.name)
         source.iterator, source.of_torch = weakref.ref(iterator), begun.of_torch
+        source.samples.add(iterator)
         steps = AttachedSteps(source, loader, iterator)
     except Exception:
         log.exception("a fault in kernel_monitor: a DataLoader is not measured")

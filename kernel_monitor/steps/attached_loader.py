@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from . import loader_kinds
+from .slow_samples import SampleTimes
 from .watched_loader import Epoch, Source
 
 if TYPE_CHECKING:
@@ -65,12 +66,14 @@ class AttachedLoader(Source):
         takeover: its engines; None before `kernel_monitor.loaders` asks for them.
         of_torch: whether torch's own `__iter__` makes the iterators; only there an engine can begin.
         iterator: a weak reference to the iterator of the newest epoch, torch's or an engine's.
+        samples: the times of the samples that torch's iterators compute.
     """
 
     def __init__(self, name: str, loader: Any) -> None:
         self.takeover: Takeover | None = None
         self.of_torch = True
         self.iterator: weakref.ref[Any] | None = None
+        self.samples = SampleTimes()
         self._loader = weakref.ref(loader)
         self._batch_size: int | None = None  # of the newest epoch's batches; None: they may have several
         super().__init__(name)

@@ -14,12 +14,12 @@ from ...store import Snapshot
 from ..advice import Decision
 from ..frames import Frames
 from ..results import Finding, Segment
-from . import gpu, host, loop, session
+from . import gpu, host, loop, samples, session
 from .rule import NO_DELIVERY, Check, Parameter, Rule, Session, SignalMissing
 
 __all__ = ["RULES", "Parameter", "Rule", "evaluate", "warnings", "with_verdict"]
 
-RULES: dict[str, Rule] = {rule.id: rule for family in (gpu, host, loop, session) for rule in family.RULES}
+RULES: dict[str, Rule] = {rule.id: rule for family in (gpu, host, loop, samples, session) for rule in family.RULES}
 """Every rule by its id."""
 
 
