@@ -26,6 +26,7 @@ from .text import check
 
 _SETTINGS = ("interval", "history", "charts", "record", "price", "unfolded")
 KNOBS = ("workers", "prefetch", "threads")
+CODE_FILE = "dali_loader.py"
 
 Args = Mapping[str, object]  # the arguments of a request, as the page sent them
 
@@ -106,8 +107,8 @@ def only(command: str, args: Args, *known: str) -> None:
 Answer = tuple[Mapping[str, object], list[bytes]]  # content and buffers of a reply
 Commands = dict[str, Callable[[Args], Answer]]
 _ABOUT_PAGES = ("hello", "subscribe", "unsubscribe", "history", "glance", "sidebar")
-_ABOUT_LOOPS = ("switch", "decline", "set", "diagnose", "mark")
-SLOW = ("start", "stop", "document", "bokehjs", "export", "configure", "sessions", "open", "verdict")
+_ABOUT_LOOPS = ("switch", "decline", "set", "diagnose", "tune", "mark")
+SLOW = ("start", "stop", "document", "bokehjs", "export", "configure", "sessions", "open", "verdict", "code")
 """The commands, the last ones answered on a thread; each is a method of `Control`. Optional packages add others."""
 
 
@@ -233,6 +234,17 @@ class Control:
             self._monitor.diagnose(optional(args, "loader"), seconds=seconds, confirmed=confirmed, wait=False)
         return types.FindingsReply(status="ok", diagnosing=self._monitor.diagnosing), []
 
+    def _tune(self, args: Args) -> Answer:
+        only("tune", args, "loader", "seconds", "cancel", "undo")
+        if flag("tune", args, "cancel"):
+            self._monitor.cancel_diagnosis()
+        elif flag("tune", args, "undo"):
+            self._monitor.undo_tune()
+        else:
+            seconds: Any = args.get("seconds", 60.0)  # `tune` checks it
+            self._monitor.tune(optional(args, "loader"), seconds=seconds, wait=False)
+        return types.FindingsReply(status="ok", diagnosing=self._monitor.diagnosing), []
+
     def _mark(self, args: Args) -> Answer:
         only("mark", args, "label")
         self._monitor.mark(text(args, "label"))
@@ -261,6 +273,12 @@ class Control:
     def _export(self, _args: Args) -> Answer:
         name = time.strftime("kernel-monitor-%Y-%m-%d-%H%M%S.html")
         return types.ExportReply(status="ok", filename=name), [self._monitor.exporter.render().encode()]
+
+    def _code(self, args: Args) -> Answer:
+        only("code", args, "loader")
+        # Not compared: that draws random numbers, and a cell may be training.
+        written = self._monitor.code(optional(args, "loader"), compare=False)
+        return types.CodeReply(status="ok", filename=CODE_FILE, code=written), []
 
     def _sessions(self, _args: Args) -> Answer:
         return types.SessionsReply(status="ok", sessions=self._monitor.opened.listing()), []

@@ -227,7 +227,7 @@ def measured_gains(
         if event.get("loader") in (None, segment.loader) and float(event.get("time", math.inf)) <= until
     ]
     changed = max((float(event["time"]) for event in known if event.get("kind") in _ANOTHER_LOOP), default=-math.inf)
-    newest = next((event for event in reversed(known) if event.get("kind") == "diagnosis"), None)
+    newest = next((event for event in reversed(known) if _compares_engines(event)), None)
     found = {} if newest is None else _compared(_diagnosed(newest, changed), segment.backend, "Diagnose")
     diagnosed_at = -math.inf if newest is None else float(newest["time"])
     for pair in switched:
@@ -238,6 +238,11 @@ def measured_gains(
             if name not in found or pair.first > diagnosed_at:
                 found[name] = gain
     return tuple(found.values())
+
+
+def _compares_engines(event: Event) -> bool:
+    """Return whether an event is a diagnosis. Those of tunes compare settings, whose knobs differ, too."""
+    return event.get("kind") == "diagnosis" and (event.get("result") or {}).get("kind") != "tune"
 
 
 def _diagnosed(event: Event, changed: float) -> dict[str, _EngineStep]:

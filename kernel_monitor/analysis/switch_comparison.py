@@ -74,7 +74,7 @@ def switch_strip(
 
     An engine that has just come is said to be measured until it can be compared. `rows` is empty, and `text` says why,
     while there is too little to compare. Where there are several loaders, the text names the one that switched. A
-    snapshot brings its own `steps`.
+    snapshot brings its own `steps`. None, too, for a switch of *Diagnose* or *Tune*.
     """
     done = switches(events)
     if not done:
@@ -92,8 +92,10 @@ def switch_strip(
     own = best in (None, newest["loader"])
     fresh = pending and own and len(table.time) > 0 and float(table.time[-1]) < change_time(newest) + _MEASURING_S
     if fresh or found.headline is None or found.headline.switch is None:
-        return _without_figures(newest, of_newest, states, fresh=fresh)
+        return None if _in_run(newest, events) else _without_figures(newest, of_newest, states, fresh=fresh)
     switch = found.headline.switch
+    if _in_run(switch, events):
+        return None
     before, after = found.sides(found.headline)
     source, target = str(switch["source"]), str(switch["target"])
     state = next((state for state in states if state["id"] == switch["loader"]), None)
@@ -105,6 +107,17 @@ def switch_strip(
         if state is not None and _offers(state, switch):
             back = source
     return _strip(switch, state, len(states) > 1, text, change_rows(before, after), back)
+
+
+def _in_run(switch: Event, events: Sequence[Event]) -> bool:
+    """Return whether a switch was made by a diagnosis or a tune that has ended: its result tells what it brought."""
+    made = change_time(switch)
+    return any(
+        event["kind"] == "diagnosis"
+        and event.get("loader") == switch["loader"]
+        and ((event.get("result") or {}).get("began") or float(event["time"])) <= made <= float(event["time"])
+        for event in events
+    )
 
 
 def _is(change: Change, event: Event) -> bool:

@@ -1,11 +1,12 @@
-"""The figures and the sentence of *Diagnose*, from the engines' runs in the loop. NumPy only."""
+"""The figures of what delivered in the loop, and the sentence of *Diagnose*. NumPy only."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,9 +16,10 @@ from ..analysis.results import Advice, Point, faster, plain
 from ..analysis.segments import REPLAYS
 from ..analysis.step_times import finite
 from ..protocol.analysis_states import DiagnosisResult, GainState
-from ..steps.measured_step import ON_DEVICE, PHASES, Step
+from ..steps.measured_step import ON_DEVICE, PHASES, WARM_UP, Step
 from ..store import STEP, Rows
 
+_EPOCH_GAP_S = 0.5  # between two epochs: what takes longer is the user's code, such as an evaluation
 FEWEST = 3  # with fewer steps an engine has no figures
 _FEWEST_PARTS = 4  # a trial is cut into single seconds, or into this many parts if it is shorter
 _NO_CEILING = (
@@ -28,6 +30,32 @@ _CEILING_OF_PHASES = (
     "The ceiling is computed from the phases; where loading and training share cores the loop alone may be faster: "
     "allow synthetic to measure it."
 )
+
+
+class Candidate(NamedTuple):
+    """A setting of a loader: an engine and all knobs, of which it heeds some."""
+
+    engine: str
+    workers: int
+    prefetch: int | None  # None: as it was when the run began
+    threads: int | None  # None: nothing here has threads
+
+    @property
+    def label(self) -> str:
+        """Its engine and the knobs that this heeds, as `torchvision, 4 workers`."""
+        words = [self.engine]
+        if self.engine == TORCHVISION:
+            words.append(f"{self.workers} worker{'' if self.workers == 1 else 's'}")
+        elif self.engine in THREADED and self.threads is not None:
+            words.append(f"{self.threads} thread{'' if self.threads == 1 else 's'}")
+        if self.prefetch is not None:
+            words.append(f"prefetch {self.prefetch}")
+        return ", ".join(words)
+
+
+TORCHVISION = "torchvision"
+THREADED = ("threads", "dali-cpu", "dali-gpu")
+"""The engines that have threads."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +82,7 @@ class Trial:
     work: float | None = None
     of_ceiling: float | None = None  # its rate over the loop's own, 0 to 1; None where that is not known
     problem: str | None = None  # why there are no figures, or why they are not to be trusted
+    label: str = ""  # what delivered: the engine, or that with its knobs
 
 
 def step_rows(steps: Sequence[Step]) -> Steps:
@@ -103,6 +132,26 @@ def trial(backend: str, steps: Sequence[Step], table: Rows, loader: str, start: 
     step, wait = (1e3 * float(kept[name].mean(dtype=np.float64)) for name in ("step", "wait"))
     rate = samples / seconds
     return replace(known, rate=rate, rate_low=low, rate_high=high, step=step, wait=wait, work=_work(kept))
+
+
+def with_beginnings(trial: Trial, steps: Sequence[Step], batches: int) -> Trial:
+    """Return a trial's rates as they are over whole epochs of so many batches: with the first step of each.
+
+    That is the step in which workers start or hand out what they have ready, and which no rate counts otherwise. With
+    b batches, first steps of f and other steps of s seconds a step takes (f + (b - 1) s) / b.
+    """
+    rows = step_rows(steps)
+    firsts = [
+        step.end - before.end if step.end - step.step - before.end < _EPOCH_GAP_S else step.step
+        for before, step in pairwise(steps)
+        if step.flags & WARM_UP
+    ]
+    others = rows["step"][counted(rows)]
+    if trial.problem is not None or not firsts or batches < 2 or not len(others):
+        return trial
+    other = float(others.mean(dtype=np.float64))
+    share = batches * other / (sum(firsts) / len(firsts) + (batches - 1) * other)
+    return replace(trial, rate=trial.rate * share, rate_low=trial.rate_low * share, rate_high=trial.rate_high * share)
 
 
 def per_second(seconds: Floats, images: Floats) -> Floats:
@@ -170,16 +219,16 @@ def diagnosis(
     best = _best(usable, first)
     advice = Advice(_sentence(usable, first, best), _points(usable, first, best))
     problems = [f"{trial.backend}: {trial.problem}." for trial in trials if trial.problem is not None]
-    runs: Any = [{key: value for key, value in plain(trial).items() if key != "work"} for trial in trials]
     return {
+        "kind": "diagnose",
         "loader": loader,
         "name": name,
-        "began": plain(min((trial.start for trial in trials if math.isfinite(trial.start)), default=math.nan)),
-        "ended": plain(max((trial.end for trial in trials if math.isfinite(trial.end)), default=math.nan)),
+        "began": began_of(trials),
+        "ended": ended_of(trials),
         "back_to": back_to,
         "synthetic": REPLAYS in usable,
         "message": message,
-        "runs": runs,
+        "runs": runs_of(trials),
         "predicted": list(predicted),
         "measured": _measured_gains(usable, first, predicted),
         "best": best,
@@ -187,6 +236,21 @@ def diagnosis(
         "advised": [plain(advice)],
         "cannot": [*problems, *cannot, *([] if caveat is None or not usable else [caveat])],
     }
+
+
+def runs_of(trials: Sequence[Trial]) -> list[Any]:
+    """Return trials as JSON."""
+    return [{key: value for key, value in plain(trial).items() if key != "work"} for trial in trials]
+
+
+def began_of(trials: Sequence[Trial]) -> float | None:
+    """Return when the first trial began, session s; None where nothing was measured."""
+    return min((trial.start for trial in trials if math.isfinite(trial.start)), default=None)
+
+
+def ended_of(trials: Sequence[Trial]) -> float | None:
+    """Return when the last trial ended, session s; None where nothing was measured."""
+    return max((trial.end for trial in trials if math.isfinite(trial.end)), default=None)
 
 
 def _measured_gains(usable: Mapping[str, Trial], first: str, predicted: Sequence[GainState]) -> list[GainState]:
@@ -221,7 +285,7 @@ def _sentence(usable: Mapping[str, Trial], first: str, best: str | None) -> str:
     runner_up = max(rivals, key=lambda trial: trial.rate)
     if best == first and runner_up.rate_high < top.rate_low:
         return f"{first} is the fastest here already: {_figures(top)}, against {_figures(runner_up)}{_share(top)}."
-    if best == first or _least_saved(base, top) < CLEAR:
+    if best == first or least_saved(base, top) < CLEAR:
         other = runner_up if best == first else base
         return (
             f"No engine is clearly faster than {first}: {_figures(top)}, {_figures(other)}; the spreads overlap or "
@@ -245,7 +309,7 @@ def _best(usable: Mapping[str, Trial], first: str) -> str | None:
     """
     base = usable.get(first)
     loading = [trial for trial in usable.values() if trial.backend != REPLAYS]
-    saved = {} if base is None else {trial.backend: _least_saved(base, trial) for trial in loading if trial is not base}
+    saved = {} if base is None else {trial.backend: least_saved(base, trial) for trial in loading if trial is not base}
     sure = max(saved, key=lambda name: saved[name], default=None)
     if sure is not None and saved[sure] >= CLEAR:
         return sure
@@ -261,13 +325,13 @@ def _points(usable: Mapping[str, Trial], first: str, best: str | None) -> tuple[
     for trial in usable.values():
         if trial.backend in (first, REPLAYS):
             continue
-        sure = trial.backend == best and _least_saved(base, trial) >= CLEAR
+        sure = trial.backend == best and least_saved(base, trial) >= CLEAR
         slower = 1 - base.rate_low / trial.rate_high < CLEAR
         found.append(Point("engine", trial.backend, "for" if sure else "against" if slower else "neutral"))
     return tuple(found)
 
 
-def _least_saved(base: Trial, other: Trial) -> float:
+def least_saved(base: Trial, other: Trial) -> float:
     """Return share of the step time, by the quartiles that lie closest."""
     return 1 - base.rate_high / other.rate_low if other.rate_low > 0 else -math.inf
 

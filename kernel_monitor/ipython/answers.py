@@ -18,7 +18,7 @@ from ..analysis.loops import Loop, loops_of_steps, secondary
 from ..analysis.results import Analysis
 from ..analysis.rules import with_verdict
 from ..analysis.switch_comparison import sentence
-from ..diagnosis.diagnosis_run import Diagnosis
+from ..diagnosis.loop_command import Diagnosis
 from ..plugins import Later
 from ..protocol.analysis_states import DiagnosisState
 from ..runtime import Monitor
@@ -106,14 +106,15 @@ class Answers:
 
 
 def diagnosis_text(state: DiagnosisState | None) -> str | None:
-    """Return what a diagnosis found, or how it ended; None while it runs."""
+    """Return what a diagnosis or a tune found, or how it ended; None while it runs."""
     if state is None or state["state"] == "running":
         return None
     result = state["result"]
     found = "" if not result else str(Diagnosis(result))
     if state["state"] == "done":
         return found
-    return "\n".join(filter(None, [f"diagnosis {state['state']}: {state['message']}", found]))
+    name = "diagnosis" if state["kind"] == "diagnose" else "tune"
+    return "\n".join(filter(None, [f"{name} {state['state']}: {state['message']}", found]))
 
 
 def analysis_text(analysis: Analysis) -> str:

@@ -14,6 +14,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 from IPython.display import display
 
+from .. import output
 from ..analysis import analyse
 from ..control import KNOBS
 from ..errors import MonitorError
@@ -50,9 +51,14 @@ _USAGE = """%monitor                        show the dashboard (starts the monit
 %monitor diagnose [--loader LOADER] [--seconds S] [--yes] [--cancel]
                                 try every engine in the running loop, S seconds each (default 8), and come back;
                                 --yes: synthetic too, which replays batches; the result stands under the cell
+%monitor tune [--loader LOADER] [--seconds S] [--cancel] [--undo]
+                                find the fastest engine, workers, threads and prefetch in the running loop, within
+                                S seconds (default 60), and go on with them; --undo: back to what there was before
 %monitor mark WORDS             begin a new segment here, by this name
 %monitor price 2.50€|off        what an hour of this machine costs; 2.50€+0.30: and of each CPU machine
 %monitor export PATH            write everything as one HTML file
+%monitor code [FILE] [--loader LOADER]
+                                the loader as Python code for DALI, which does not need this package
 %monitor scaling [JOB] [--alone SESSION]
                                 images/s of a job over its ranks times those of one rank alone
 %monitor record on|off          go on with the recording, or leave it
@@ -140,12 +146,23 @@ class MonitorMagics(Magics):
                 name = "the loader" if (diagnosis := monitor.diagnosing) is None else diagnosis["name"]
                 later = Later(f"diagnosing {name}", lambda: diagnosis_text(monitor.diagnosing))
                 _say(self._answers.expect("diagnose", later))
+            case "tune" if args.cancel:
+                _say("cancelled" if monitor.cancel_diagnosis() else "There is no tune to cancel.")
+            case "tune" if args.undo:
+                monitor.undo_tune()
+                _say("" if (tuned := monitor.diagnosing) is None else tuned["message"])
+            case "tune":
+                monitor.tune(args.loader, seconds=args.seconds, wait=False)
+                name = "the loader" if (tuned := monitor.diagnosing) is None else tuned["name"]
+                _say(self._answers.expect("tune", Later(f"tuning {name}", lambda: diagnosis_text(monitor.diagnosing))))
             case "mark":
                 _say(f"marked: {monitor.mark(' '.join(args.words))['label']}")
             case "price":
                 self._price(" ".join(args.price))
             case "export":
                 _say(f"wrote {monitor.export(args.path)}")
+            case "code":
+                self._code(args.path, args.loader)
             case "record":
                 self._record(on=args.record == "on")
             case "sessions":
@@ -230,6 +247,10 @@ class MonitorMagics(Magics):
             return
         state = self._monitor.switch(backend, loader=loader, confirmed=True)
         _say(f"{state['name']}: {state['status']}")
+
+    def _code(self, path: str | None, loader: str | None) -> None:
+        written = self._monitor.code(loader)
+        _say(written if path is None else f"wrote {output.write(path, written)}")
 
     def _price(self, words: str) -> None:
         settings = self._monitor.configure(price="" if words == "off" else words)
@@ -336,12 +357,17 @@ def _parser() -> _Parser:
     diagnose.add_argument("--seconds", type=float, default=8.0)
     diagnose.add_argument("--yes", action="store_true")
     diagnose.add_argument("--cancel", action="store_true")
+    tune = add("tune", loader=True)
+    tune.add_argument("--seconds", type=float, default=60.0)
+    tune.add_argument("--cancel", action="store_true")
+    tune.add_argument("--undo", action="store_true")
     scaling = add("scaling")
     scaling.add_argument("job", nargs="?", type=int, default=None)
     scaling.add_argument("--alone", default=None)
     add("mark").add_argument("words", nargs="+", metavar="WORDS")
     add("price").add_argument("price", nargs="+", metavar="2.50€|off")
     add("export").add_argument("path")
+    add("code", loader=True).add_argument("path", nargs="?", default=None, metavar="FILE")
     add("show").add_argument("charts", nargs="+", metavar="CHART")
     add("record").add_argument("record", choices=("on", "off"))
     add("open").add_argument("session", nargs="?", default=None)

@@ -122,6 +122,11 @@ class Takeover:
             return Knobs(self._last["knobs"]["workers"] or 0, self._last["knobs"]["prefetch"] or PREFETCH, None)
         return Knobs(plain.num_workers, plain.prefetch_factor or PREFETCH, None)
 
+    @property
+    def knobs_set(self) -> bool:
+        """Whether the user has set knobs, which then hold instead of the DataLoader's own."""
+        return bool(self._knobs_set or self._knobs_wanted)
+
     def switch(self, name: str) -> None:
         """Ask for an engine and return; see `SwitchableLoader.switch`.
 
@@ -177,6 +182,20 @@ class Takeover:
             self._knobs_wanted |= knobs
             if self._may_make:
                 self._make()
+
+    def code(self, *, compare: bool = True) -> str:
+        """Return a Python file that delivers its batches by DALI; see `SwitchableLoader.code`.
+
+        Raises:
+            MonitorError: no engine has taken the loop over yet, or something of the loader has no code form.
+        """
+        made = self.loader
+        if made is None:
+            raise MonitorError(
+                "This loader is torch's own until the first switch, which examines its data set; switch it to dali-cpu "
+                "first."
+            )
+        return made.code(compare=compare)
 
     def release(self) -> None:
         """Give back workers, threads and memory of the engines; see `SwitchableLoader.release`."""

@@ -66,8 +66,14 @@ class OfferState(TypedDict):
     gain: GainState | None
 
 
+LoopRunKind = Literal["diagnose", "tune"]
+
+
 class Trial(TypedDict):
-    """The figures of one engine in a diagnosis; `rate` in images/s with quartiles, `step` and `wait` in ms."""
+    """The figures of one engine in a diagnosis, of one setting in a tune (`label`: in words).
+
+    `rate` in images/s with quartiles, `step` and `wait` in ms.
+    """
 
     backend: str
     start: float | None
@@ -86,11 +92,17 @@ class Trial(TypedDict):
     cpu_p95: float | None
     gpu_p50: float | None
     problem: str | None
+    label: NotRequired[str]
 
 
 class DiagnosisResult(TypedDict):
-    """The result of a diagnosis; `cannot`: what could not be measured, and why."""
+    """The result of a diagnosis or a tune; `cannot`: what could not be measured, and why.
 
+    Of a tune: `line` is the setting that goes on as code, `undo` the one from before it; both null where it changed
+    nothing.
+    """
+
+    kind: NotRequired[LoopRunKind]
     loader: str
     name: str
     began: float | None
@@ -105,11 +117,15 @@ class DiagnosisResult(TypedDict):
     sentence: str
     advised: list[AdviceState]
     cannot: list[str]
+    line: NotRequired[str | None]
+    undo: NotRequired[str | None]
 
 
 class DiagnosisState(TypedDict):
-    """Progress of a diagnosis; `backend`: the engine under measurement; `done` of `total` engines."""
+    """Progress of a diagnosis or a tune; `backend`: the engine under measurement; `done` of `total` engines, or as many
+    settings of a tune, whose total is not known (0)."""
 
+    kind: NotRequired[LoopRunKind]
     state: Literal["running", "done", "failed", "cancelled"]
     loader: str
     name: str

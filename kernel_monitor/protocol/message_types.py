@@ -198,6 +198,13 @@ class ExportReply(Reply):
     filename: str
 
 
+class CodeReply(Reply):
+    """Reply to `code`: the text of a Python file that delivers a loader's batches."""
+
+    filename: str
+    code: str
+
+
 class SessionsReply(Reply):
     """Reply to `sessions`."""
 

@@ -214,12 +214,16 @@ RANK: dict[str, _Shape] = {
 _GAIN = {"action": str, "low?": _MAYBE_NUMBER, "high?": _MAYBE_NUMBER, "measured?": _MAYBE_NUMBER, "basis?": str}
 _RUN = {
     "backend": str,
+    "label?": str,
     "problem?": _MAYBE_TEXT,
     "steps?": _maybe_count,
     "samples?": _maybe_count,
     **{f"{key}?": _MAYBE_NUMBER for key in ("rate", "rate_low", "rate_high", "step", "wait", "seconds", "of_ceiling")},
 }
 _DIAGNOSIS = {
+    "kind?": str,
+    "line?": _MAYBE_TEXT,
+    "undo?": _MAYBE_TEXT,
     "runs": [_RUN],
     "began?": _moment,
     "measured?": [_GAIN],
@@ -249,6 +253,15 @@ EVENTS: dict[str, dict[str, _Shape]] = {
     "profile": {"result?": _PROFILE},
     "slow-rank": {"rank": _name, "cause": str, "message": str},
     "step-period": {"job": _count, "steps": _count, "message": str},
+    "sample-times": {
+        "loader": _name,
+        **dict.fromkeys(("samples", "slow", "steps", "held"), _count),
+        **dict.fromkeys(("median", "times", "lost", "cause_share", "share"), NUMBER),
+        "names": [str],
+        "files": bool,
+        "cause": _MAYBE_TEXT,
+        "transform": _MAYBE_TEXT,
+    },
     "cell": {"label": str, "began": _moment, "ended": _moment},
 }
 """The further shape of the events of a kind."""

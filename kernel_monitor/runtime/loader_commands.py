@@ -58,6 +58,10 @@ class LiveLoader:
         """Change knobs; see `Monitor.set`."""
         self._live.set(workers=workers, prefetch=prefetch, threads=threads)
 
+    def code(self, *, compare: bool = True) -> str:
+        """Return a Python file that delivers its batches without this package. See `SwitchableLoader.code`."""
+        return self._live.code(compare=compare)
+
     def state(self) -> LoaderState:
         """Return its state, as pages show it."""
         return self._live.state()

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from .. import steps
 from ..analysis.job_figures import scaling
-from ..diagnosis.diagnosis_run import DiagnoseCommand, Diagnosis, DiagnosisContext
+from ..diagnosis.loop_command import Diagnosis, LoopCommand
+from ..diagnosis.loop_guard import LoopContext
 from ..errors import MonitorError, SessionError
 from ..os_process import in_forked_children
 from ..plugins import missing, plugin
@@ -69,7 +70,7 @@ class Monitor:
             self.live_session.tracker, self.publisher.current.offers, self.live_session.ranks.loaders
         )
         session, tracker = self.live_session, self.live_session.tracker
-        diagnosis = DiagnosisContext(
+        context = LoopContext(
             store=self.store,
             loaders=tracker.loaders,
             sources=tracker.sources,
@@ -79,7 +80,7 @@ class Monitor:
             start=self.start,
             gains=self._gains,
         )
-        self.diagnosis = DiagnoseCommand(self._loaders.choose_own, diagnosis)
+        self.diagnosis = LoopCommand(self._loaders.choose_own, context)
         self.profiler = profiler(session, self.start)
         self.exporter = Exporter(self.live_session, self.store)
         self._news: str | None = None
@@ -253,7 +254,7 @@ class Monitor:
 
     @property
     def diagnosing(self) -> DiagnosisState | None:
-        """Progress of the newest diagnosis, with what it has measured as `result`; None before the first one."""
+        """Progress of the newest diagnosis or tune, with what was measured as `result`; None before the first one."""
         return self.diagnosis.state
 
     @property
@@ -325,10 +326,35 @@ class Monitor:
             MonitorError: there is no such loader, one is being diagnosed already, or the diagnosis was aborted (no loop
                 runs, the loop ended, somebody clicked meanwhile); `diagnosing` has what was measured until then.
         """
-        return self.diagnosis.start(loader, seconds=seconds, confirmed=confirmed, wait=wait)
+        return self.diagnosis.diagnose(loader, seconds=seconds, confirmed=confirmed, wait=wait)
+
+    def tune(self, loader: str | None = None, *, seconds: float = 60.0, wait: bool = True) -> Diagnosis | None:
+        """Find, in the running loop, the engine and the knobs that bring the most images/s, and go on with them.
+
+        Engines, workers, threads and batches in flight are tried in short windows of steps, the best of them again in
+        longer ones. Where no setting is surely faster than the one in use, that one goes on. Settings for which the
+        memory does not suffice are left out. The loop must be running in another thread, or this must be called in the
+        loop with `wait=False`; its batches are the same ones in the same order.
+
+        Args:
+            loader: the loader's id or name; may be left out where one is in use.
+            seconds: how long it may take, 15 to 600; a loop with long steps needs more to try much.
+            wait: until it is done; else `diagnosing` has its progress.
+
+        Returns:
+            What was found, with the setting as a `line` to paste; None with `wait=False`.
+
+        Raises:
+            MonitorError: as for `diagnose`.
+        """
+        return self.diagnosis.tune(loader, seconds=seconds, wait=wait)
+
+    def undo_tune(self) -> None:
+        """Bring back the setting from before the newest tune; a MonitorError where nothing was changed."""
+        self.diagnosis.undo_tune()
 
     def cancel_diagnosis(self) -> bool:
-        """End the diagnosis under way; the loader goes back to the engine it had. False if there is none."""
+        """End the diagnosis or tune under way; the loader goes back to the setting it had. False if there is none."""
         return self.diagnosis.cancel()
 
     def profile(
@@ -371,6 +397,18 @@ class Monitor:
             MonitorError: no loader, or more than one, has that name.
         """
         return self.exporter.comparison(loader)
+
+    def code(self, loader: str | None = None, *, compare: bool = True) -> str:
+        """Return a Python file that delivers a loader's batches by DALI, without this package.
+
+        Args:
+            loader: its id or name; by default the only one.
+            compare: whether to compare its pixels with the data set's own; see `SwitchableLoader.code`.
+
+        Raises:
+            MonitorError: there is no such loader, or something of it has no code form; the message names it.
+        """
+        return self._loaders.choose_own(loader).code(compare=compare)
 
     def export(self, path: str | os.PathLike[str]) -> Path:
         """Write everything measured so far as one HTML file that opens offline.

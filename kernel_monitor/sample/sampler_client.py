@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from ..errors import MonitorError
-from ..os_process import child_environment, start_of
+from ..os_process import child_creation_flags, child_environment, start_of, widen_pipe
 from . import pipes
 from .clock import SessionClock
 from .pipes import Outbox
@@ -330,27 +330,10 @@ def spawn(interval: float, clock: SessionClock, session: str, record: Path | Non
             stderr=subprocess.PIPE,
             env=child_environment(),
             start_new_session=True,  # signals to the kernel's process group, such as an interrupt, must not reach it
-            creationflags=_creation_flags(),
+            creationflags=child_creation_flags(),
         )
     if process.stdout is not None:
-        _widen(process.stdout.fileno())
+        # Ten seconds of frames: with 256 cores and 8 GPUs one has 7 kB, the hello 70 kB. With a smaller pipe a kernel
+        # whose reader waits long for the GIL would lose frames.
+        widen_pipe(process.stdout.fileno(), PIPE_BYTES)
     return process
-
-
-def _widen(pipe: int) -> None:
-    """Enlarge the pipe to ten seconds of a large host's frames, if Linux lets this user.
-
-    With 256 cores and 8 GPUs a frame has 7 kB and the hello 70 kB; with a smaller pipe, a kernel whose reader waits
-    long for the GIL would lose frames.
-    """
-    if sys.platform == "linux":
-        import fcntl
-
-        with suppress(OSError):  # all of this user's pipes together have a limit
-            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-
-
-def _creation_flags() -> int:
-    if sys.platform == "win32":
-        return subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW
-    return 0

@@ -555,7 +555,8 @@ def _prepared(slow: list[PooledEngine]) -> Exception | None:
         try:
             pooled.prepare()
         except Exception as error:  # whatever the engine's packages or the user's data set raise: the old engines go on
-            log.warning("%s cannot be started anew", pooled.engine.name, exc_info=True)
+            if threading.main_thread().is_alive():  # else the program ends, and nobody waits for an engine
+                log.warning("%s cannot be started anew", pooled.engine.name, exc_info=True)
             return error
     return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -163,6 +164,32 @@ def _cores_of_other_root() -> set[int]:
         if line.startswith("Cpus_allowed_list:"):
             return set(probe.parse_list(line.partition(":")[2]))
     return set()
+
+
+def memory_available() -> int:
+    """Return the bytes that this process may still take: what the machine has available, within the group's limit."""
+    memory = psutil.virtual_memory()
+    group = Groups(os.getpid()).find().get("memory") if LINUX else None
+    limit = None if group is None else memory_limit({"memory": group}, memory.total)
+    if group is None or limit is None:
+        return int(memory.available)
+    return min(int(memory.available), int(limit.amount) - _memory_used(group.folders[limit.level]))
+
+
+class SharedMemory(NamedTuple):
+    """Bytes of /dev/shm."""
+
+    total: int
+    used: int
+    free: int
+
+
+def shared_memory() -> SharedMemory | None:
+    """Return the memory in which processes share tensors; None where there is no /dev/shm."""
+    try:
+        return SharedMemory(*shutil.disk_usage("/dev/shm"))  # noqa: S108 - as torch has it
+    except OSError:
+        return None
 
 
 class Limits(Fact):

@@ -14,7 +14,7 @@ import pytest
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 
-from kernel_monitor.diagnosis import diagnosis_run
+from kernel_monitor.diagnosis import loop_guard
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.loaders import switchable
 from kernel_monitor.runtime import Monitor
@@ -173,7 +173,7 @@ def test_a_click_in_the_same_moment_is_not_lost(train: Train) -> None:
     class Stage:
         running = True
 
-    seen = diagnosis_run.LoopGuard(loop.loader, Stage())  # type: ignore[arg-type]
+    seen = loop_guard.LoopGuard(loop.loader, Stage())  # type: ignore[arg-type]
     seen.own_thread()
     seen.clicked = "dali-cpu"
     seen.ask("torchvision")
@@ -193,7 +193,7 @@ def test_a_knob_that_is_turned_ends_it(monitor: Monitor, train: Train) -> None:
 def test_a_loop_that_ends_ends_it_with_what_was_measured(
     monitor: Monitor, train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(diagnosis_run, "PAUSE_S", 1.0)
+    monkeypatch.setattr(loop_guard, "PAUSE_S", 1.0)
     loop = train()
     monitor.diagnose(seconds=1.0, wait=False)
     measuring(monitor, "dali-cpu")
@@ -226,7 +226,7 @@ def test_a_pause_between_epochs_is_waited_for(monitor: Monitor, train: Train) ->
 def test_while_another_loader_steps_a_pause_is_an_evaluation(
     monitor: Monitor, train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(diagnosis_run, "PAUSE_S", 1.0)
+    monkeypatch.setattr(loop_guard, "PAUSE_S", 1.0)
     loop = train()
     monitor.diagnose("train", seconds=1.0, wait=False)
     measuring(monitor, "torchvision")
@@ -240,7 +240,7 @@ def test_while_another_loader_steps_a_pause_is_an_evaluation(
 
 
 def test_no_loop_fails_with_what_to_do(monitor: Monitor, train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diagnosis_run, "START_S", 1.0)
+    monkeypatch.setattr(loop_guard, "START_S", 1.0)
     loop = train(epochs=1)
     loop.leave()
     with pytest.raises(MonitorError, match="No training loop is running: start it, then press Diagnose"):
@@ -289,7 +289,7 @@ def test_of_several_loaders_it_is_the_one_in_use(
     idle.leave()
     loop = train("train")
     wait_for(lambda: len(loop.came) > 5)
-    monkeypatch.setattr("kernel_monitor.diagnosis.diagnosis_run.TOGETHER_S", 0.5)
+    monkeypatch.setattr("kernel_monitor.diagnosis.loop_command.TOGETHER_S", 0.5)
     time.sleep(0.6)
     monitor.diagnose(seconds=1.0, wait=False)
     assert state(monitor)["name"] == "train"
@@ -311,9 +311,9 @@ def test_while_it_evaluates_the_training_is_the_one_in_use(
     assert monitor.diagnosis._in_use() == loop.loader.id
     loop.pause.set()
     wait_for(lambda: time.monotonic() - loop.came[-1][0] > 0.5)
-    monkeypatch.setattr("kernel_monitor.diagnosis.diagnosis_run.TOGETHER_S", 0.2)
+    monkeypatch.setattr("kernel_monitor.diagnosis.loop_command.TOGETHER_S", 0.2)
     assert monitor.diagnosis._in_use() == loop.loader.id
-    monkeypatch.setattr("kernel_monitor.diagnosis.diagnosis_run.EVALUATION_S", 0.2)
+    monkeypatch.setattr("kernel_monitor.diagnosis.loop_command.EVALUATION_S", 0.2)
     assert monitor.diagnosis._in_use() == evaluation.loader.id
 
 
@@ -359,7 +359,7 @@ def test_an_error_of_ours_is_shown_and_harms_nothing(
     def fails(*_args: Any, **_more: Any) -> Any:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("kernel_monitor.diagnosis.diagnosis_run.trial", fails)
+    monkeypatch.setattr("kernel_monitor.diagnosis.loop_run.trial", fails)
     loop = train()
     with pytest.raises(MonitorError, match="RuntimeError: a bug"):
         monitor.diagnose(seconds=1.0)
