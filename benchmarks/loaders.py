@@ -1,6 +1,7 @@
 """A comparison of a switchable loader's speed with the DataLoader that it wraps, and with a hand-written DALI pipeline.
 
     python -m benchmarks.loaders [--rounds 15] [--images 512] [--samples 2048] [--workers N] [--threads N]
+                                [--hold-ms 10]
 
 All loaders run in this process, one epoch of each in every round, in forward and reverse order by turns: changes of the
 machine's speed affect all alike, and ratios are formed within a round. A rate counts from the moment when a loader's
@@ -9,6 +10,10 @@ training loop does nothing, and the files are in the page cache: the rate is the
 
 The workers of every loader are started first, because no process may be forked once DALI's threads run. That first
 epoch, which for `dali-cpu` includes loading DALI and checking every file, is printed as `cold`.
+
+With `--hold-ms` the engines run beside a training loop that holds the GIL: each epoch is run a second time with that
+much pure Python work after every batch. On full cores that work costs every engine something; what it costs `threads`
+more than `torchvision`, whose workers are processes with a GIL of their own, is contention for the GIL.
 """
 
 from __future__ import annotations
@@ -37,12 +42,14 @@ from .common import MEAN, SIZE, STD, Bar, dataloader, images, machine, report, s
 from .gpu.parity import END, load
 
 PLAIN, SWITCHABLE, THREADS = "DataLoader", "switchable: torchvision", "switchable: threads"
+HELD = (PLAIN, SWITCHABLE, THREADS, "switchable: dali-cpu")
+HOLDS = ", busy loop"
 BY_HAND = {"cpu": 0.95, "gpu": 0.45}
 """The least share of the images/s of hand-written DALI, whose defaults upsample chroma coarsely on a GPU; 0.50 on an
 H200."""
 PARAMETERS_US = 5.0
-PARAMETERS_BATCH = 32
-"""The batch size of the bar for drawing parameters: samples share the cost of a batch."""
+PARAMETERS_BATCH, PARAMETERS_BATCHES = 32, 200
+"""The batch size of the bar for drawing parameters, as samples share the cost of a batch; batches in each run."""
 LOOP_CHAINS: dict[str, tuple[Any, ...]] = {
     "crop and flip": (v1.RandomResizedCrop(8), v1.RandomHorizontalFlip()),
     "36 random transforms": (v1.CenterCrop(8), *load(12)[:-2]),
@@ -73,11 +80,13 @@ class Contestant(NamedTuple):
         prepare: is called before an epoch, outside of its time.
         batches: starts an epoch.
         samples: returns the number of samples in a batch.
+        held: iterations of `hold` after each batch.
     """
 
     prepare: Callable[[], None]
     batches: Callable[[], Iterable[Any]]
     samples: Callable[[Any], int]
+    held: int = 0
 
 
 def main() -> int:
@@ -92,6 +101,7 @@ def main() -> int:
     parser.add_argument(
         "--threads", type=int, help="of DALI; where not given, as many as workers, at most one per core"
     )
+    parser.add_argument("--hold-ms", type=float, default=0.0, help="pure Python work of the loop after each batch")
     parser.add_argument("--data", type=Path, help="a folder for the images, which then stay")
     parser.add_argument("--json", type=Path, help="a file for the figures")
     options = parser.parse_args()
@@ -108,6 +118,8 @@ def main() -> int:
     )
     with images(options.images, options.data) as root:
         field, close = contestants(root, options, threads)
+        if options.hold_ms:
+            field = beside_python(field, options.hold_ms)
         try:
             cold = {name: epoch(one, lead, options.samples) for name, one in field.items()}
             warm: dict[str, list[Epoch]] = {name: [] for name in field}
@@ -119,9 +131,14 @@ def main() -> int:
                 print(f"round {number}/{options.rounds}  {rates}", flush=True)
         finally:
             close()
-        drawing = parameters_us(root, PARAMETERS_BATCH)
+        if options.hold_ms:
+            return show_held(warm, options.hold_ms, options.json)
+        drawing = parameters_us(root, PARAMETERS_BATCH, min(PARAMETERS_BATCHES, options.samples))
+        looped = min(LOOP_SAMPLES, options.samples)
         looping = {
-            f"{name}, batch {batch}": loop_us(root, name, batch) for name in LOOP_CHAINS for batch in LOOP_BATCHES
+            f"{name}, batch {batch}": loop_us(root, name, batch, looped)
+            for name in LOOP_CHAINS
+            for batch in LOOP_BATCHES
         }
     return show(cold, warm, drawing, looping, options.json)
 
@@ -161,6 +178,46 @@ def show(
     return report(bars, figures, file)
 
 
+def hold(iterations: int) -> int:
+    """Compute in pure Python, which holds the GIL."""
+    total = 0
+    for number in range(iterations):
+        total += number & 3
+    return total
+
+
+def beside_python(field: dict[str, Contestant], milliseconds: float) -> dict[str, Contestant]:
+    """Return the plain loader and the engines, each also with a loop that holds the GIL so long after each batch.
+
+    The work is the same in all: as many iterations as take that long, at best, while nothing else runs here.
+    """
+    least = min(_cpu_s(100_000) for _ in range(20)) / 100_000
+    engines = {name: one for name, one in field.items() if name in HELD}
+    return engines | {
+        f"{name}{HOLDS}": one._replace(held=round(milliseconds / 1e3 / least)) for name, one in engines.items()
+    }
+
+
+def _cpu_s(iterations: int) -> float:
+    began = time.thread_time()
+    hold(iterations)
+    return time.thread_time() - began
+
+
+def show_held(warm: dict[str, list[Epoch]], milliseconds: float, file: Path | None) -> int:
+    """Print each engine's images/s with an idle loop and with one that holds the GIL, and their ratio by round."""
+    title = f"Python work of {milliseconds:g} ms a step"
+    print(f"\n{title:34}{'idle':>9}{'busy':>9}{'busy / idle':>14}{'quartiles':>18}")
+    figures: dict[str, Any] = {"hold_ms": milliseconds, "machine": machine(), "versions": versions()}
+    for name in [name for name in warm if not name.endswith(HOLDS)]:
+        idle, busy = ([one.rate for one in warm[key]] for key in (name, name + HOLDS))
+        ratio, lower, upper = spread([b / a for a, b in zip(idle, busy, strict=True)])
+        rates = f"{spread(idle)[0]:9,.0f}{spread(busy)[0]:9,.0f}{ratio:14.3f}"
+        print(f"{name:34}{rates}{f'{lower:.3f} to {upper:.3f}':>18}")
+        figures[name] = {"idle": idle, "busy": busy, "ratio": [ratio, lower, upper]}
+    return report([], figures, file)
+
+
 def pairs(names: Iterable[str]) -> list[tuple[str, str, float]]:
     """Return the ratios that have a bar: our contestant, the other, the least ratio."""
     known = set(names)
@@ -192,6 +249,7 @@ def epoch(one: Contestant, lead: int, samples: int) -> Epoch:
     settled = began
     for number, batch in enumerate(one.batches(), 1):
         delivered += one.samples(batch)
+        hold(one.held)
         if number == lead:
             synchronise()
             settled, before = time.perf_counter(), delivered
@@ -226,7 +284,7 @@ def contestants(
     }
     made = [loader]
     others = {}
-    for chain, transform in chains():
+    for chain, transform in () if options.hold_ms else chains():
         one = switchable(dataloader(root, transform=transform, **shape), name=chain, seed=0)
         before, after = pair_names(chain)
         availability = one.backends["dali-cpu"]
@@ -246,7 +304,8 @@ def contestants(
             print(f"{backend} does not take part: {availability.reason}")
             continue
         field[f"switchable: {backend}"] = contestant(loader, backend)
-        field[by_hand_name(device)] = ByHand(root, options, threads, device).contestant()
+        if not options.hold_ms:
+            field[by_hand_name(device)] = ByHand(root, options, threads, device).contestant()
 
     def close() -> None:
         for one in made:
@@ -336,17 +395,17 @@ class ByHand:
         )
 
 
-def parameters_us(root: Path, batch: int) -> float:
-    """Return the time, µs, to compute a sample's crop and flip at this batch size: median of 9 runs of 200 batches."""
+def parameters_us(root: Path, batch: int, batches: int) -> float:
+    """Return the time, µs, to compute a sample's crop and flip at this batch size: median of 9 runs."""
     program = translate(dataloader(root, samples=batch, batch=batch, workers=0).dataset.transform)  # type: ignore[attr-defined]
     indices, occurrences = list(range(batch)), [0] * batch
     heights, widths = np.full(batch, 375, dtype=np.int64), np.full(batch, 500, dtype=np.int64)
     runs = []
     for run in range(10):
         began = time.perf_counter()
-        for number in range(200):
-            arrays(program, sample_keys(0, 200 * run + number, indices, occurrences), heights, widths)
-        runs.append(1e6 * (time.perf_counter() - began) / (200 * batch))
+        for number in range(batches):
+            arrays(program, sample_keys(0, batches * run + number, indices, occurrences), heights, widths)
+        runs.append(1e6 * (time.perf_counter() - began) / (batches * batch))
     return spread(runs[1:])[0]
 
 
@@ -360,20 +419,20 @@ def thumbnails(root: Path, folder: Path) -> Path:
     return folder
 
 
-def loop_us(root: Path, chain: str, batch: int) -> tuple[float, float, float]:
+def loop_us(root: Path, chain: str, batch: int, samples: int) -> tuple[float, float, float]:
     """Return the CPU time, µs, that a sample of `dali-cpu` takes the loop's thread: median and quartiles of 3 epochs.
 
     DALI's own threads do not count. On `dali-gpu` the GPU waits for this thread if it is slower than the decoders.
     """
     transform = v1.Compose([*LOOP_CHAINS[chain], *END])
-    loader = switchable(dataloader(root, samples=LOOP_SAMPLES, batch=batch, workers=0, transform=transform), seed=0)
+    loader = switchable(dataloader(root, samples=samples, batch=batch, workers=0, transform=transform), seed=0)
     switch_and_settle(loader, "dali-cpu")
     runs = []
     for _ in range(4):
         began = time.thread_time()
         for _batch in loader:
             pass
-        runs.append(1e6 * (time.thread_time() - began) / LOOP_SAMPLES)
+        runs.append(1e6 * (time.thread_time() - began) / samples)
     loader.release()
     return spread(runs[1:])
 

@@ -1,16 +1,20 @@
-"""Properties of operating system processes: their start, their cores, their environment, their priority."""
+"""Operating system processes: their start, cores, environment, pipes and priority, on Linux, macOS and Windows."""
 
 from __future__ import annotations
 
 import os
 import site
+import stat
+import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
 FORK_SERVER = "km-fork-server"  # name of the process from which workers are forked once DALI runs; 15 bytes at most
+_F_SETPIPE_SZ = 1031  # <linux/fcntl.h>
 _SAME_S = 0.5  # two processes with the same pid start further apart than this
 
 
@@ -65,6 +69,33 @@ def child_environment() -> dict[str, str]:
         return dict(os.environ)
     paths = os.environ.get("PYTHONPATH")
     return {**os.environ, "PYTHONPATH": f"{paths}{os.pathsep}{root}" if paths else root}
+
+
+def child_creation_flags() -> int:
+    """Return the flags for `Popen` with which an interrupt of this process does not reach a child on Windows."""
+    if sys.platform == "win32":
+        return subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW
+    return 0  # elsewhere a session or a process group of its own does it
+
+
+def widen_pipe(fd: int, size: int) -> None:
+    """Let a pipe hold `size` bytes where that can be set: on Linux, as far as this user's pipes together may."""
+    if sys.platform == "linux":
+        import fcntl
+
+        with suppress(OSError):
+            fcntl.fcntl(fd, _F_SETPIPE_SZ, size)
+
+
+def writes_to_pipe(fd: int) -> bool:
+    """Return whether a descriptor is the writing end of a pipe. POSIX only.
+
+    Raises:
+        OSError: it is closed.
+    """
+    import fcntl  # not on Windows, where nothing asks
+
+    return stat.S_ISFIFO(os.fstat(fd).st_mode) and fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY
 
 
 def request_realtime() -> bool:

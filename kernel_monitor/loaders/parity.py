@@ -219,7 +219,7 @@ def _compare_samples(setting: Setting, forms: Forms, backend: str, indices: list
     factors = [form.factor for form in forms if form.result == FLOATS]
     deviations = [std for trace in keyed.source.traces for std in _deviations(trace.roots)]
     unit = np.abs(np.array(factors[0])) if factors else 1 / (255 * np.array([*deviations, (1.0,) * 3][0]))
-    differences = _Differences(unit)
+    differences = Differences(unit)
     engine.prepare()
     try:
         taken = iter(slots)
@@ -255,7 +255,7 @@ def _deviations(nodes: Sequence[Node]) -> Iterator[tuple[float, ...]]:
         yield from _deviations(node.children)
 
 
-class _Differences:
+class Differences:
     """The sum of the differences of samples' images, and whether all else is equal.
 
     Args:

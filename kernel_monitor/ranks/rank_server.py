@@ -68,6 +68,8 @@ class RankServer:
             import zmq
         except ImportError as error:
             raise JoinError(f"Ranks cannot join: pyzmq is missing ({error}); pip install pyzmq.") from None
+        if not hasattr(socket, "AF_UNIX"):
+            raise JoinError("Ranks cannot join: this Python has no Unix sockets; run ranks on Linux or macOS.")
         if not (zmq.has("curve") and zmq.has("ipc")):
             raise JoinError("Ranks cannot join: this pyzmq has no CURVE or no ipc; install pyzmq from PyPI.")
         session_files.remove_left()

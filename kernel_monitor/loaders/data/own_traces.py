@@ -56,10 +56,12 @@ class Trace:
         held: these images; None if they are not known, so that only a second call of the code gives the sample.
         needed: whether pixels were needed in the call.
         unfollowed: why some images were not followed, as the end of "The data set …"; None if all were.
+        key: the key of a sample that `learn` traced; else None.
     """
 
     needed = False
     unfollowed: str | None = None
+    key: Any = None
 
     def __init__(self, roots: list[Node], sample: Any, held: list[Held] | None, results: Sequence[str]) -> None:
         self.roots = roots
@@ -247,7 +249,9 @@ class _Trial:
     def traced(self, key: Any, turn: int) -> Trace:
         """Return the trace of a sample; each turn has other random numbers."""
         seed = seed_of(key) + (turn << 32)
-        return Trace.of(partial(self._drawn, Streams(self._dataset), seed, key), goes_on=self.goes_on)
+        found = Trace.of(partial(self._drawn, Streams(self._dataset), seed, key), goes_on=self.goes_on)
+        found.key = key
+        return found
 
     def _drawn(self, streams: Streams, seed: int, key: Any) -> Any:
         """Compute a sample with the random numbers of a seed."""
@@ -264,6 +268,7 @@ class _Trial:
             trace_calls.install()  # for the modules that the data set has imported by now
             self._changes.compare()
             found = Trace.of(compute, goes_on=self.goes_on)
+            found.key = key
             if not found.ends:
                 mode = recorded.undecoded(found.roots)
                 return _UNDECODED.format(mode) if mode is not None else _VARIED if found.roots else NO_IMAGE

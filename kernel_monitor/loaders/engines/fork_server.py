@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import fcntl
 import gc
 import io
 import os
@@ -30,7 +29,7 @@ from multiprocessing.forkserver import read_signed, write_signed
 from typing import Any, ClassVar
 
 from ...errors import MonitorError
-from ...os_process import FORK_SERVER
+from ...os_process import FORK_SERVER, writes_to_pipe
 from ..data.worker_settings import Inherited
 
 _MOST_FDS = 64  # descriptors that one worker is given; a DataLoader's need about ten
@@ -397,9 +396,7 @@ def _leave_pipes(kept: list[int]) -> None:
         if fd <= 2 or fd in kept or fd == nowhere:
             continue
         try:
-            mode = os.fstat(fd).st_mode
-            writes = stat.S_ISFIFO(mode) and fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY
-            if writes or (stat.S_ISSOCK(mode) and _listens(fd)):
+            if writes_to_pipe(fd) or (stat.S_ISSOCK(os.fstat(fd).st_mode) and _listens(fd)):
                 os.dup2(nowhere, fd, inheritable=False)
         except OSError:  # the descriptor of the listing itself
             continue

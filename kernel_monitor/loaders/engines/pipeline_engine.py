@@ -6,6 +6,7 @@ After an error in it the pipeline is built anew, and the batch that met it is co
 from __future__ import annotations
 
 import logging
+import threading
 from collections import deque
 from itertools import islice
 from typing import Any
@@ -141,8 +142,10 @@ class PipelineEngine:
                     self._batches.unpack(self._outputs(pipeline))
             except EngineFailed:
                 raise
-            except Exception as error:  # noqa: BLE001 - the pipeline's own: raised if all attempts fail
+            except Exception as error:  # the pipeline's own: raised if all attempts fail
                 failure = error
+                if not threading.main_thread().is_alive():
+                    raise  # the program ends
                 log.warning("%s failed on the first files: %s", self.name, explained(error))
             else:
                 return pipeline

@@ -96,6 +96,13 @@ class _LiveSampler:
         return slot
 
 
+class _Inner(DataLoader[Any]):
+    """The DataLoader of an engine: whether workers are too many, the user's own has said, or *Tune* finds out."""
+
+    def check_worker_number_rationality(self) -> None:
+        """Say nothing."""
+
+
 class WorkersEngine:
     """num_workers > 0: a second DataLoader with the same settings, its workers kept across epochs and switches.
 
@@ -248,7 +255,7 @@ class WorkersEngine:
                 from . import worker_pickle  # cloudpickle may be missing
 
                 keyed, collate, init = worker_pickle.parts(keyed, collate, init)
-        inner = DataLoader(
+        inner = _Inner(
             keyed,
             batch_sampler=self._sampler,  # type: ignore[arg-type]
             num_workers=self._workers,
