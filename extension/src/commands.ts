@@ -13,6 +13,7 @@ import {
   diagnose,
   mark,
   profile,
+  tune,
   switchLoader
 } from './loader_commands.js';
 import { chooseRecorded, openRecorded } from './replay.js';
@@ -125,6 +126,15 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
         if (path !== null && kernel !== null) {
           await openRecorded(app.shell, kernel, source, path);
         }
+      }
+    });
+    add('tune', {
+      label: 'Tune the Loader',
+      caption: 'Find the fastest engine and knobs in the running loop, and go on with them',
+      enabled: source => isIn(source, 'running', 'paused') && canDiagnose(source),
+      action: source => {
+        sidebar.reveal();
+        return tune(source);
       }
     });
     add('diagnose', {

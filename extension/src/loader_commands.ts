@@ -97,6 +97,14 @@ export async function diagnose(source: KernelSource): Promise<void> {
   }
 }
 
+/** Tune a loader; the question is the button's. */
+export async function tune(source: KernelSource): Promise<void> {
+  const loader = await chooseLoader(diagnosable(source), 'Tune the Loader', 'Tune');
+  if (loader !== null) {
+    await source.tune(loader.id);
+  }
+}
+
 export async function profile(source: KernelSource): Promise<void> {
   const loader = await chooseLoader(live(source), 'Profile 10 Steps', 'Profile');
   if (loader !== null) {

@@ -172,12 +172,12 @@ def test_without_a_loop_the_page_is_told_what_to_do(page: Page) -> None:
 
 
 def test_a_loop_that_ends_in_the_middle_ends_it(page: Page) -> None:
-    page.run("from kernel_monitor.diagnosis import diagnosis_run; diagnosis_run.PAUSE_S = 2.0")
+    page.run("from kernel_monitor.diagnosis import loop_guard; loop_guard.PAUSE_S = 2.0")
     page.start("train(8, '/nonexistent')")
     wait_for(page, lambda told: told["loaders"][0]["status"])
     page.ask("diagnose", seconds=20)
     told = ended(page)
-    page.run("diagnosis_run.PAUSE_S = 30.0")
+    page.run("loop_guard.PAUSE_S = 30.0")
     assert told["diagnosing"]["state"] == "failed"
     assert "the loop has ended, or it pauses" in told["diagnosing"]["message"]
     assert told["loaders"][0]["backend"] == "torchvision"

@@ -20,7 +20,7 @@ from kernel_monitor.analysis.advice import Offer
 from kernel_monitor.analysis.results import Advice, Gain, Point, Verdict, plain
 from kernel_monitor.analysis.slow_rank import SlowRank
 from kernel_monitor.diagnosis.diagnosis_run import DiagnosisRun
-from kernel_monitor.diagnosis.trials import Trial, diagnosis
+from kernel_monitor.diagnosis.trials import Trial, diagnosis, runs_of
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.protocol.message_types import FRAME
 from kernel_monitor.rank import Rank
@@ -86,6 +86,62 @@ def found() -> dict[str, Any]:
     return dict(made)
 
 
+def tuned() -> dict[str, Any]:
+    """What *Tune* found, as `kernel_monitor/diagnosis/tune_run.py` has it."""
+    trials = [
+        Trial(
+            "torchvision",
+            40.0,
+            42.1,
+            2.1,
+            40,
+            40,
+            1280,
+            610.0,
+            590.0,
+            640.0,
+            52.4,
+            22.0,
+            label="torchvision, 6 workers",
+        ),
+        Trial(
+            "torchvision",
+            33.0,
+            37.0,
+            4.0,
+            52,
+            52,
+            1664,
+            412.5,
+            380.0,
+            440.0,
+            77.6,
+            48.1,
+            label="torchvision, 2 workers",
+        ),
+        Trial("threads", problem="no such operator", label="threads"),
+    ]
+    return {
+        "kind": "tune",
+        "loader": LOADER,
+        "name": "train <b>",
+        "began": 33.0,
+        "ended": 42.1,
+        "back_to": "torchvision",
+        "synthetic": False,
+        "message": "torchvision, 6 workers goes on.",
+        "runs": runs_of(trials),
+        "predicted": [],
+        "measured": [],
+        "best": "torchvision",
+        "sentence": "torchvision, 6 workers is the best of 2 settings.",
+        "advised": [],
+        "cannot": ["threads: no such operator."],
+        "line": "DataLoader(…, num_workers=6, prefetch_factor=2, persistent_workers=True)",
+        "undo": "torchvision, 2 workers",
+    }
+
+
 def profile(backend: str, began: float, heaviest: str) -> dict[str, Any]:
     """What profiling found, as `kernel_monitor/profiler/plugin.py` has it."""
     return {
@@ -121,6 +177,7 @@ def content() -> dict[str, Any]:
         "ranks": [slow().sentence],
         "alone": {"job": 1, "question": question(1, COMMAND, 20.0), "running": False},
         "diagnosing": {
+            "kind": "diagnose",
             "state": "running",
             "loader": LOADER,
             "name": "train <b>",
@@ -131,6 +188,7 @@ def content() -> dict[str, Any]:
             "message": "measuring dali-cpu",
             "result": None,
         },
+        "tuned": tuned(),
         "profiling": {
             "state": "done",
             "loader": LOADER,
@@ -157,6 +215,8 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "diagnose": {"loader": LOADER},
     "diagnose-confirmed": {"loader": LOADER, "confirmed": True},
     "diagnose-cancel": {"cancel": True},
+    "tune": {"loader": LOADER},
+    "tune-undo": {"undo": True},
     "decline": {"loader": LOADER},
     "profile": {"loader": LOADER, "steps": 10},
     "mark": {"label": "augment x12"},

@@ -43,6 +43,7 @@ KINDS = {
     "document": "DocumentReply",
     "bokehjs": "BokehReply",
     "export": "ExportReply",
+    "code": "CodeReply",
     "sessions": "SessionsReply",
     "open": "OpenReply",
 }

@@ -60,6 +60,7 @@ describe('the golden analysis', () => {
     const { diagnosing, profiling } = content;
     kernel.answers = {
       diagnose: request => request.reply({ diagnosing }),
+      tune: request => request.reply({ diagnosing }),
       profile: request => request.reply({ profiling }),
       mark: request => request.reply({}),
       configure: request => request.reply({ settings: golden('reply-hello').content.settings })
@@ -67,13 +68,15 @@ describe('the golden analysis', () => {
     expect(await commands.diagnose('loader-1', false)).toMatchObject({ diagnosing });
     await commands.diagnose('loader-1', true);
     await commands.cancelDiagnosis();
+    expect(await commands.tune('loader-1')).toMatchObject({ diagnosing });
+    await commands.undoTune();
     expect(await commands.profile('loader-1', 10)).toMatchObject({ profiling });
     await commands.mark('augment x12');
     await commands.configure({ price: '2.50 €' });
     expect(kernel.requests.map(request => request.message.content)).toEqual(
       ['', '-confirmed', '-cancel']
         .map(name => asks[`diagnose${name}`])
-        .concat(asks.profile, asks.mark, asks.configure)
+        .concat(asks.tune, asks['tune-undo'], asks.profile, asks.mark, asks.configure)
     );
   });
 

@@ -83,6 +83,11 @@ export class FakeSource implements MonitorSource {
   });
   decline = vi.fn<MonitorSource['decline']>(() => Promise.resolve());
   diagnose = vi.fn<MonitorSource['diagnose']>(() => Promise.resolve());
+  tune = vi.fn<MonitorSource['tune']>(() => Promise.resolve());
+  code = vi.fn<MonitorSource['code']>(() =>
+    Promise.resolve({ status: 'ok', filename: 'dali_loader.py', code: 'import torch\n' })
+  );
+  undoTune = vi.fn<MonitorSource['undoTune']>(() => Promise.resolve());
   cancelDiagnosis = vi.fn<MonitorSource['cancelDiagnosis']>(() => Promise.resolve());
   runAlone = vi.fn<MonitorSource['runAlone']>(() => Promise.resolve());
   stopAlone = vi.fn<MonitorSource['stopAlone']>(() => Promise.resolve());

@@ -237,7 +237,7 @@ describe('Diagnose', () => {
     show({ diagnosing: { ...running, state: 'done', result } });
     expect(one('.km-insight > [aria-live]').textContent).toBe(result.sentence);
     expect(one('.km-result summary').textContent).toBe(`Diagnose${result.sentence}`);
-    const table = '[aria-label="Engines measured in this loop"]';
+    const table = '[aria-label="Measured in this loop"]';
     expect(cells(table)).toEqual([
       'engine,images/s,quartiles,step,wait,of the ceiling,CPU p50,CPU p95,steps'.split(','),
       'torchvision,413,380 to 440,77.6 ms,48.1 ms,38 %,99.5 %,100 %,106'.split(','),
@@ -276,6 +276,57 @@ describe('Diagnose', () => {
     expect(shown('.km-actions')).toBe(false);
     expect(shown('.km-result')).toBe(true);
     expect(shown('.km-verdict')).toBe(true);
+  });
+});
+
+describe('Tune', () => {
+  const result = decode('DiagnosisResult', content.tuned);
+  const base = { ...news.diagnosing!, kind: 'tune', total: 0 } as const;
+  const ended = { ...base, state: 'done', seconds_left: 0, result } as const;
+
+  it('asks first, and says what it will do', async () => {
+    press('Tune').click();
+    const question = one('[role=alertdialog][aria-label="Tune?"]');
+    expect(question.textContent).toContain('for at most 60 s');
+    expect(document.activeElement!.textContent).toBe('Cancel');
+    press('Tune', question).click();
+    await settle();
+    expect(source.tune.mock.calls).toEqual([['loader-1']]);
+    expect(source.diagnose).not.toHaveBeenCalled();
+  });
+
+  it('shows what it tries and what is left by the time, as nobody knows how many settings come', () => {
+    const bar = (): HTMLElement => one('[role=progressbar]');
+    show({ diagnosing: { ...base, seconds_left: 60 } });
+    show({
+      diagnosing: { ...base, seconds_left: 45, message: 'measuring torchvision, 6 workers' }
+    });
+    expect(bar().getAttribute('aria-valuenow')).toBe('25');
+    expect(bar().getAttribute('aria-valuetext')).toBe(
+      'Tune: measuring torchvision, 6 workers, 45 s left'
+    );
+    expect(press('Tune').title).toBe('Not now: settings are being tried.');
+    show({ diagnosing: { ...base, state: 'failed', message: 'No training loop is running.' } });
+    expect(one('.km-outcome').textContent).toBe('Tune: No training loop is running.');
+  });
+
+  it('leaves a line to copy, the way back, and a table of settings', async () => {
+    show({ diagnosing: ended });
+    expect(one('.km-result summary').textContent).toBe(`Tune${result.sentence}`);
+    expect(one('.km-kept code').textContent).toBe(result.line);
+    expect(cells('[aria-label="Measured in this loop"]').map(([first]) => first)).toEqual([
+      'setting',
+      'torchvision, 6 workers',
+      'torchvision, 2 workers'
+    ]);
+    const undo = press('Undo');
+    expect(undo.title).toBe('Back to torchvision, 2 workers');
+    undo.click();
+    await settle();
+    expect(source.undoTune).toHaveBeenCalledTimes(1);
+    const undone = { ...result, line: null, undo: null };
+    show({ diagnosing: { ...ended, result: undone } });
+    expect([shown('.km-kept'), shown('.km-result')]).toEqual([false, true]);
   });
 });
 

@@ -190,4 +190,26 @@ describe('the knobs', () => {
     show({ ended: true });
     expect(document.querySelector<HTMLElement>('.km-knobs')!.hidden).toBe(true);
   });
+
+  it('gives its pipeline as code, where there is one', async () => {
+    const written = vi.fn(() => Promise.resolve());
+    vi.stubGlobal('navigator', { clipboard: { writeText: written } });
+    try {
+      const code = (): HTMLButtonElement => document.querySelector<HTMLButtonElement>('.km-code')!;
+      expect(code().hidden).toBe(false);
+      code().click();
+      await vi.waitFor(() => expect(code().textContent).toBe('Copied'));
+      expect(source.code.mock.calls).toEqual([['loader-1']]);
+      expect(written.mock.calls).toEqual([['import torch\n']]);
+      source.code.mockRejectedValue(new Error('GaussianBlur has no code form.'));
+      code().click();
+      await vi.waitFor(() =>
+        expect(document.querySelector('[role=alert]')!.textContent).toContain('has no code form')
+      );
+      show({ backends: state.backends.filter(({ name }) => !name.startsWith('dali-')) });
+      expect(code().hidden).toBe(true);
+    } finally {
+      vi.unstubAllGlobals();
+    }
+  });
 });

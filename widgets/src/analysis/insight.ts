@@ -1,6 +1,6 @@
 /**
- * Where a loader's steps spend their time: the verdict, and *Diagnose* and *Profile*, which a person starts. The kernel
- * owns their results; the page owns which of them are open.
+ * Where a loader's steps spend their time: the verdict, and *Tune*, *Diagnose* and *Profile*, which a person starts. The
+ * kernel owns their results; the page owns which of them are open.
  */
 
 import type { AnalysisState, Diagnosing, Diagnosis, Profile, Profiling } from './analysis.js';
@@ -17,9 +17,13 @@ import type { LoaderState } from '../stream/page_messages.js';
 export const PROFILED_STEPS = 10;
 /** Seconds for which *Diagnose* measures each engine, unless it is asked otherwise. */
 const MEASURED_S = 8;
+/** Seconds that *Tune* takes at most, likewise. */
+const TUNED_S = 60;
 
 export interface InsightActions {
   diagnose(synthetic: boolean): Promise<void>;
+  tune(): Promise<void>;
+  undoTune(): Promise<void>;
   cancelDiagnosis(): Promise<void>;
   profile(steps: number): Promise<void>;
   failed(message: string): void;
@@ -34,21 +38,25 @@ export interface Found {
 export class InsightControl {
   readonly el = element('div', 'km-insight');
   private readonly verdict = new VerdictView();
+  private readonly tuneButton = button('Tune', '', () => this.askTune());
   private readonly diagnoseButton = button('Diagnose', '', () => this.ask());
   private readonly profileButton = button(`Profile ${PROFILED_STEPS} steps`, '', () => {
     void this.act(this.profileButton, () => this.actions.profile(PROFILED_STEPS));
   });
-  /** *Diagnose* and *Profile*: placed by the owner. */
+  /** *Tune*, *Diagnose* and *Profile*: placed by the owner. */
   readonly actionsEl = element('div', 'km-actions');
   /** Placed by the owner, beside the engines. */
   readonly verdictEl: HTMLElement;
+  private readonly tuneQuestion = new Question('Tune?');
   private readonly question = new Question('Diagnose?');
   private readonly diagnosing = new ProgressLine('Diagnose', () => {
     void this.act(this.diagnosing.cancel, () => this.actions.cancelDiagnosis());
   });
   private readonly profiling = new ProgressLine('Profile', null);
   private readonly outcome = element('p', 'km-outcome');
-  private readonly runs = new RunsView();
+  private readonly runs = new RunsView(which => {
+    void this.act(which, () => this.actions.undoTune());
+  });
   private readonly operators = new OperatorsView();
   /** Announces to assistive technology a new verdict, new warnings and the end of what a person started, and nothing in between. */
   private readonly news = element('div', 'km-unseen');
@@ -62,11 +70,11 @@ export class InsightControl {
   constructor(private readonly actions: InsightActions) {
     this.news.setAttribute('aria-live', 'polite');
     this.verdictEl = this.verdict.el;
-    this.actionsEl.append(this.diagnoseButton, this.profileButton);
+    this.actionsEl.append(this.tuneButton, this.diagnoseButton, this.profileButton);
     this.el.append(
-      ...[this.verdict.warnings, this.verdict.body, this.question.el],
+      ...[this.verdict.warnings, this.verdict.body, this.tuneQuestion.el, this.question.el],
       ...[this.diagnosing.el, this.profiling.el, this.outcome],
-      ...[this.runs.el, this.operators.el, this.news]
+      ...[this.runs.keptEl, this.runs.el, this.operators.el, this.news]
     );
   }
 
@@ -104,8 +112,18 @@ export class InsightControl {
     this.showButtons(state, analysis, live);
     this.showProgress(state, analysis);
     const { diagnoses, profiles } = found;
-    this.runs.update(diagnoses.at(-1) ?? null);
-    this.runs.el.hidden = diagnoses.length === 0 || !this.diagnosing.el.hidden;
+    const current = of(state, analysis.diagnosing);
+    // The event of a tune does not know that it was undone meanwhile.
+    const result = current?.result ?? diagnoses.at(-1) ?? null;
+    const isOver = this.diagnosing.el.hidden;
+    // In a live session a line stands for what is in use: not one that was undone, or followed by something else.
+    const kept = live ? (current?.result ?? null) : result;
+    this.runs.update(
+      isOver ? result : null,
+      isOver ? (kept?.line ?? null) : null,
+      isOver && live ? (kept?.undo ?? null) : null
+    );
+    this.runs.el.hidden = result === null || !isOver;
     const [profile, before] = [profiles.at(-1) ?? null, profiles.at(-2) ?? null];
     const profiling = analysis.profiling;
     const isIts = profile !== null && profiling?.result?.began === profile.began;
@@ -118,14 +136,17 @@ export class InsightControl {
     this.actionsEl.hidden = !live;
     if (!live) {
       this.question.withdraw();
+      this.tuneQuestion.withdraw();
     }
     const engines = state.backends.filter(({ available }) => available);
-    this.diagnoseButton.hidden = engines.length === 0;
+    this.tuneButton.hidden = this.diagnoseButton.hidden = engines.length === 0;
+    const doing =
+      diagnosing?.kind === 'tune' ? 'settings are being tried' : 'a diagnosis is running';
     const waits = [
-      ...(diagnosing?.state === 'running' ? ['a diagnosis is running'] : []),
+      ...(diagnosing?.state === 'running' ? [doing] : []),
       ...(profiling?.state === 'running' ? ['steps are being profiled'] : [])
     ].join(', ');
-    for (const one of [this.diagnoseButton, this.profileButton]) {
+    for (const one of [this.tuneButton, this.diagnoseButton, this.profileButton]) {
       // Not `disabled`: a button that was just pressed would lose the keyboard's focus.
       setAttribute(one, 'aria-disabled', waits === '' ? null : 'true');
       setAttribute(one, 'title', waits === '' ? null : `Not now: ${waits}.`);
@@ -141,7 +162,7 @@ export class InsightControl {
       this.longest = Math.max(this.longest, left ?? 0);
       this.diagnosing.update(
         Math.max(
-          diagnosing.done / Math.max(1, diagnosing.total),
+          diagnosing.total === 0 ? 0 : diagnosing.done / diagnosing.total,
           left === null || this.longest === 0 ? 0 : 1 - left / this.longest
         ),
         measuring(diagnosing),
@@ -151,7 +172,7 @@ export class InsightControl {
       this.longest = 0;
       this.diagnosing.update(null);
       if (hadFocus) {
-        this.diagnoseButton.focus();
+        (diagnosing?.kind === 'tune' ? this.tuneButton : this.diagnoseButton).focus();
       }
     }
     if (profiling?.state === 'running') {
@@ -170,7 +191,9 @@ export class InsightControl {
   private showOutcome(diagnosing: Diagnosing | null, profiling: Profiling | null): void {
     const fails = [diagnosing, profiling].flatMap((one, i) =>
       one?.state === 'failed' || one?.state === 'cancelled'
-        ? [`${i === 0 ? 'Diagnose' : 'Profile'}: ${one.message === '' ? one.state : one.message}`]
+        ? [
+            `${i === 0 ? commandOf(diagnosing) : 'Profile'}: ${one.message === '' ? one.state : one.message}`
+          ]
         : []
     );
     const words = fails.join('\n');
@@ -187,6 +210,26 @@ export class InsightControl {
     this.ended = ended;
   }
 
+  private askTune(): void {
+    const { state } = this;
+    if (state === null || this.tuneButton.hasAttribute('aria-disabled')) {
+      return;
+    }
+    this.question.withdraw();
+    this.tuneQuestion.ask(
+      `Tune tries engines, workers, threads and prefetch in your loop, for at most ${TUNED_S} s, and goes on with ` +
+        'the fastest. Your loop may be slower meanwhile. No sample is lost or doubled, and Undo brings back what is ' +
+        'in use now.',
+      'Tune',
+      yes => {
+        this.tuneButton.focus();
+        if (yes) {
+          void this.act(this.tuneButton, () => this.actions.tune());
+        }
+      }
+    );
+  }
+
   private ask(): void {
     const { state } = this;
     if (state === null || this.diagnoseButton.hasAttribute('aria-disabled')) {
@@ -198,6 +241,7 @@ export class InsightControl {
     const synthetic = state.backends.find(
       ({ name, available }) => name === 'synthetic' && available
     );
+    this.tuneQuestion.withdraw();
     this.question.ask(
       `Diagnose lets ${listed(engines.map(({ name }) => name))} deliver to your loop for about ` +
         `${MEASURED_S} s each and then goes back to ${state.wanted ?? state.backend}. ` +
@@ -233,11 +277,16 @@ function of<T extends { readonly loader: string | null }>(
   return progress?.loader === state.id ? progress : null;
 }
 
-/** `Diagnose: measuring dali-cpu (engine 2 of 3)` */
-function measuring({ message, backend, done, total }: Diagnosing): string {
+function commandOf(progress: Diagnosing | null): string {
+  return progress?.kind === 'tune' ? 'Tune' : 'Diagnose';
+}
+
+/** `Diagnose: measuring dali-cpu (engine 2 of 3)`, `Tune: measuring torchvision, 4 workers` */
+function measuring(progress: Diagnosing): string {
+  const { message, backend, done, total } = progress;
   const what = message === '' ? `measuring ${backend ?? ''}`.trim() : message;
   const which = done < total ? ` (engine ${count(done + 1)} of ${count(total)})` : '';
-  return `Diagnose: ${what}${which}`;
+  return `${commandOf(progress)}: ${what}${which}`;
 }
 
 /** `a, b and c` */

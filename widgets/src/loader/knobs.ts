@@ -1,7 +1,17 @@
 /** A loader's workers, prefetch and threads: the kernel owns the values, the page only what is being changed. */
 
-import { element, errorText, setAttribute, setText, uniqueId } from '../page/dom.js';
+import {
+  button,
+  download,
+  element,
+  errorText,
+  runOnce,
+  setAttribute,
+  setText,
+  uniqueId
+} from '../page/dom.js';
 import type { Knobs, LoaderState } from '../stream/page_messages.js';
+import type { CodeReply } from '../stream/protocol.js';
 
 type Name = keyof Knobs;
 
@@ -31,6 +41,7 @@ const KINDS: readonly Kind[] = [
 
 interface KnobActions {
   set(knobs: Partial<Knobs>): Promise<LoaderState>;
+  code(): Promise<CodeReply>;
   failed(message: string): void;
 }
 
@@ -39,6 +50,13 @@ export class KnobsControl {
   private readonly summary = element('summary', 'km-disclosure');
   private readonly steppers: ReadonlyMap<Name, Stepper>;
   private readonly reason = element('div', 'km-reason');
+  private readonly code = button('Copy as code', 'km-code', () => {
+    void runOnce(
+      this.code,
+      () => this.copyCode(),
+      message => this.actions.failed(message)
+    );
+  });
   private why: Reasons = {};
   private knobs: Knobs = { workers: 0, prefetch: 0, threads: null };
   /** Changes without a reply yet. */
@@ -56,7 +74,12 @@ export class KnobsControl {
       KINDS.map(kind => [kind.name, new Stepper(kind, value => this.change(kind.name, value))])
     );
     row.append(...[...this.steppers.values()].map(({ el }) => el));
-    this.el.append(this.summary, row, this.reason);
+    setAttribute(
+      this.code,
+      'title',
+      'A Python file with its DALI pipeline, which needs no kernel_monitor'
+    );
+    this.el.append(this.summary, row, this.reason, this.code);
   }
 
   update(state: LoaderState): void {
@@ -67,7 +90,25 @@ export class KnobsControl {
     );
     setText(this.reason, lines.join('\n'));
     this.reason.hidden = lines.length === 0;
+    const hasPipeline = state.backends.some(
+      ({ name, available }) => available && name.startsWith('dali-')
+    );
+    this.code.hidden = !hasPipeline || state.ended === true;
     this.show();
+  }
+
+  /** Into the clipboard; where there is none (pages on plain HTTP), as a file. */
+  private async copyCode(): Promise<void> {
+    const { filename, code } = await this.actions.code();
+    try {
+      await navigator.clipboard.writeText(code);
+    } catch (error) {
+      console.debug('kernel_monitor: no clipboard.', error);
+      download(filename, code, 'text/x-python');
+      return;
+    }
+    setText(this.code, 'Copied');
+    setTimeout(() => setText(this.code, 'Copy as code'), 1500);
   }
 
   dispose(): void {

@@ -1,5 +1,6 @@
 /** One loader's radios, knobs and counter: the kernel owns its state, the page only the click. */
 
+import type { CodeReply } from '../stream/protocol.js';
 import type { AnalysisState } from '../analysis/analysis.js';
 import { CounterView, isWatched, wrongText } from './counter.js';
 import { button, element, errorText, setAttribute, setText, uniqueId } from '../page/dom.js';
@@ -23,6 +24,9 @@ export interface LoaderActions {
   decline(loader: string): Promise<void>;
   set(loader: string, knobs: Partial<Knobs>): Promise<LoaderState>;
   diagnose(loader: string, synthetic: boolean): Promise<void>;
+  tune(loader: string): Promise<void>;
+  undoTune(): Promise<void>;
+  code(loader: string): Promise<CodeReply>;
   cancelDiagnosis(): Promise<void>;
   profile(loader: string, steps: number): Promise<void>;
   failed(message: string): void;
@@ -104,10 +108,13 @@ export class LoaderControl {
     this.group.addEventListener('focusout', () => this.point(null));
     this.knobs = new KnobsControl({
       set: knobs => this.actions.set(this.state.id, knobs),
+      code: () => this.actions.code(this.state.id),
       failed: message => this.actions.failed(message)
     });
     const insight: InsightActions = {
       diagnose: synthetic => this.actions.diagnose(this.state.id, synthetic),
+      tune: () => this.actions.tune(this.state.id),
+      undoTune: () => this.actions.undoTune(),
       cancelDiagnosis: () => this.actions.cancelDiagnosis(),
       profile: steps => this.actions.profile(this.state.id, steps),
       failed: message => this.actions.failed(message)

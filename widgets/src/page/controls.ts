@@ -269,6 +269,9 @@ export class Controls {
       decline: (...order) => ask(() => source.decline(...order)),
       set: (...order) => ask(() => source.set(...order)),
       diagnose: (...order) => ask(() => source.diagnose(...order)),
+      tune: (...order) => ask(() => source.tune(...order)),
+      code: (...order) => ask(() => source.code(...order)),
+      undoTune: () => ask(() => source.undoTune()),
       cancelDiagnosis: () => ask(() => source.cancelDiagnosis()),
       profile: (...order) => ask(() => source.profile(...order)),
       failed: message => this.failed(message)

@@ -1,5 +1,6 @@
 /** The common part of the sources over a kernel's control channel: mirror, emitters and requests. */
 
+import type { CodeReply } from './protocol.js';
 import { Accounts, type StreamStats } from './accounts.js';
 import type { AnalysisState } from '../analysis/analysis.js';
 import { Channel, uuid, type KernelLike } from './channel.js';
@@ -98,6 +99,18 @@ export abstract class ChannelSource {
 
   async diagnose(loader: string, synthetic: boolean): Promise<void> {
     this.mirror.takeAnalysis(await this.commands.diagnose(loader, synthetic));
+  }
+
+  async tune(loader: string): Promise<void> {
+    this.mirror.takeAnalysis(await this.commands.tune(loader));
+  }
+
+  code(loader: string): Promise<CodeReply> {
+    return this.commands.code(loader);
+  }
+
+  async undoTune(): Promise<void> {
+    this.mirror.takeAnalysis(await this.commands.undoTune());
   }
 
   async cancelDiagnosis(): Promise<void> {

@@ -102,6 +102,21 @@ export class Commands {
     return decode('FindingsReply', (await this.channel.request('diagnose', args)).content);
   }
 
+  /** @returns how far it is */
+  async tune(loader: string): Promise<protocol.Findings> {
+    return decode('FindingsReply', (await this.channel.request('tune', { loader })).content);
+  }
+
+  /** @returns a Python file that delivers the loader's batches without this package */
+  async code(loader: string): Promise<protocol.CodeReply> {
+    return decode('CodeReply', (await this.channel.request('code', { loader })).content);
+  }
+
+  async undoTune(): Promise<protocol.Findings> {
+    const reply = await this.channel.request('tune', { undo: true });
+    return decode('FindingsReply', reply.content);
+  }
+
   async cancelDiagnosis(): Promise<protocol.Findings> {
     const reply = await this.channel.request('diagnose', { cancel: true });
     return decode('FindingsReply', reply.content);

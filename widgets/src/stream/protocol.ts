@@ -55,6 +55,14 @@ export interface ChartState {
   readonly reason: string | null;
 }
 /**
+ * Reply to `code`: the text of a Python file that delivers a loader's batches.
+ */
+export interface CodeReply {
+  readonly status: 'ok';
+  readonly filename: string;
+  readonly code: string;
+}
+/**
  * Reply to `configure`.
  */
 export interface ConfigureReply {
@@ -77,9 +85,13 @@ export interface SettingsState {
   readonly unfolded?: readonly string[];
 }
 /**
- * The result of a diagnosis; `cannot`: what could not be measured, and why.
+ * The result of a diagnosis or a tune; `cannot`: what could not be measured, and why.
+ *
+ * Of a tune: `line` is the setting that goes on as code, `undo` the one from before it; both null where it changed
+ * nothing.
  */
 export interface DiagnosisResult {
+  readonly kind?: 'diagnose' | 'tune';
   readonly loader: string;
   readonly name: string;
   readonly began: number | null;
@@ -94,9 +106,13 @@ export interface DiagnosisResult {
   readonly sentence: string;
   readonly advised: readonly AdviceState[];
   readonly cannot: readonly string[];
+  readonly line?: string | null;
+  readonly undo?: string | null;
 }
 /**
- * The figures of one engine in a diagnosis; `rate` in images/s with quartiles, `step` and `wait` in ms.
+ * The figures of one engine in a diagnosis, of one setting in a tune (`label`: in words).
+ *
+ * `rate` in images/s with quartiles, `step` and `wait` in ms.
  */
 export interface Trial {
   readonly backend: string;
@@ -116,6 +132,7 @@ export interface Trial {
   readonly cpu_p95: number | null;
   readonly gpu_p50: number | null;
   readonly problem: string | null;
+  readonly label?: string;
 }
 /**
  * The share of the step time that a change saves (negative: longer steps); `action`: an engine, or `loader`.
@@ -129,9 +146,11 @@ export interface GainState {
   readonly by: string;
 }
 /**
- * Progress of a diagnosis; `backend`: the engine under measurement; `done` of `total` engines.
+ * Progress of a diagnosis or a tune; `backend`: the engine under measurement; `done` of `total` engines, or as many
+ * settings of a tune, whose total is not known (0).
  */
 export interface DiagnosisState {
+  readonly kind?: 'diagnose' | 'tune';
   readonly state: 'running' | 'done' | 'failed' | 'cancelled';
   readonly loader: string;
   readonly name: string;
@@ -820,6 +839,7 @@ export const VERSION = '0.1.0';
 /** Types that a page receives. */
 export interface Received {
   readonly BokehReply: BokehReply;
+  readonly CodeReply: CodeReply;
   readonly ConfigureReply: ConfigureReply;
   readonly SettingsState: SettingsState;
   readonly DocumentReply: DocumentReply;
@@ -878,6 +898,7 @@ export interface Received {
 /** Their fields, for `message_check.ts`. */
 export const FIELDS: Readonly<Record<string, string>> = {
   BokehReply: 'status:string version:string',
+  CodeReply: 'status:string filename:string code:string',
   ConfigureReply: 'status:string settings:SettingsState',
   SettingsState:
     'interval:number history:number charts:string[] record:boolean record_to:string? price:number? node_price?:number? currency:string node_names?:boolean unfolded?:string[]',
@@ -909,11 +930,11 @@ export const FIELDS: Readonly<Record<string, string>> = {
   GainState: 'action:string low:number? high:number? measured:number? basis:string by:string',
   OfferState: 'loader:string source:string engine:string sentence:string gain:GainState?',
   DiagnosisState:
-    'state:string loader:string name:string backend:string? done:number total:number seconds_left:number? message:string result:DiagnosisResult?',
+    'kind?:string state:string loader:string name:string backend:string? done:number total:number seconds_left:number? message:string result:DiagnosisResult?',
   DiagnosisResult:
-    'loader:string name:string began:number? ended:number? back_to:string? synthetic:boolean message:string? runs:Trial[] predicted:GainState[] measured:GainState[] best:string? sentence:string advised:AdviceState[] cannot:string[]',
+    'kind?:string loader:string name:string began:number? ended:number? back_to:string? synthetic:boolean message:string? runs:Trial[] predicted:GainState[] measured:GainState[] best:string? sentence:string advised:AdviceState[] cannot:string[] line?:string? undo?:string?',
   Trial:
-    'backend:string start:number? end:number? seconds:number? steps:number batches:number? samples:number? rate:number? rate_low:number? rate_high:number? step:number? wait:number? of_ceiling:number? cpu_p50:number? cpu_p95:number? gpu_p50:number? problem:string?',
+    'backend:string start:number? end:number? seconds:number? steps:number batches:number? samples:number? rate:number? rate_low:number? rate_high:number? step:number? wait:number? of_ceiling:number? cpu_p50:number? cpu_p95:number? gpu_p50:number? problem:string? label?:string',
   ProfileState:
     'state:string loader:string? name:string? done:number total:number message:string result:ProfileResult?',
   ProfileResult:

@@ -1,5 +1,6 @@
 /** `RecordedSource`: a session from its file, read once through a kernel that can open it. */
 
+import type { CodeReply } from './protocol.js';
 import { KernelError, type KernelLike } from './channel.js';
 import { ChannelSource } from './channel_source.js';
 import * as connections from './connection.js';
@@ -71,6 +72,18 @@ export class RecordedSource extends ChannelSource implements MonitorSource {
   }
 
   override diagnose(): Promise<void> {
+    return refuse();
+  }
+
+  override tune(): Promise<void> {
+    return refuse();
+  }
+
+  override code(): Promise<CodeReply> {
+    return refuse();
+  }
+
+  override undoTune(): Promise<void> {
     return refuse();
   }
 

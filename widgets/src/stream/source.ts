@@ -3,6 +3,7 @@
  * these interfaces and knows nothing of Jupyter.
  */
 
+import type { CodeReply } from './protocol.js';
 import type { StreamStats } from './accounts.js';
 import type { AnalysisState } from '../analysis/analysis.js';
 import type { ChartDocument } from './commands.js';
@@ -86,6 +87,13 @@ export interface MonitorSource extends ChartSource {
    * @param synthetic - a person has said yes to replayed batches, too
    */
   diagnose(loader: string, synthetic: boolean): Promise<void>;
+  /** Find the fastest engine and knobs in the running loop, and go on with them. */
+  tune(loader: string): Promise<void>;
+  /** A Python file that delivers the loader's batches without this package. */
+  code(loader: string): Promise<CodeReply>;
+  /** Bring back the setting from before the newest tune. */
+  undoTune(): Promise<void>;
+  /** End the diagnosis or the tune under way. */
   cancelDiagnosis(): Promise<void>;
   /** Run one rank of a job alone, to compare; a person has said yes to its question. */
   runAlone(job: number): Promise<void>;
