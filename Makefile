@@ -146,6 +146,12 @@ test-long: setup browser
 	$(SAY) 'recordings of unknown origin: 5,000'
 	@RECORDING_SEED=$${RECORDING_SEED:-$$(date +%s)} RECORDING_CASES=$${RECORDING_CASES:-5000} \
 	  $(PY) -m pytest tests/record/test_unknown_origin.py --quiet -o faulthandler_timeout=0
+	$(SAY) 'products of which the tests take every pair, cold swaps, a thousand simulated sessions'
+	@PRODUCTS=$${PRODUCTS:-long} $(PY) -m pytest tests/loaders/test_as_torch.py tests/loaders/test_trainer.py \
+	  tests/loaders/test_benchmarks.py tests/unit/analysis/test_agreement.py --quiet -o faulthandler_timeout=0
+	$(SAY) 'hand-written data sets: every entry on the plain DataLoader and in workers of the fork server'
+	@CORPUS=$${CORPUS:-long} $(PY) -m pytest tests/loaders/data/test_datasets_corpus.py \
+	  tests/loaders/engines/test_worker_start.py --quiet -o faulthandler_timeout=0
 	$(SAY) 'hand-written data sets: 1,000 swaps beside threads that open images'
 	@SWAPS=$${SWAPS:-1000} $(PY) -m pytest tests/loaders/data/test_own_schedules.py --quiet -o faulthandler_timeout=0
 	$(SAY) 'failure injection: an exception at each call inside the package'

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Sampler
 
 from kernel_monitor.loaders import SwitchableLoader, switchable
 
+from ..combinations import combinations
 from .conftest import make_folder, switch_to
 from .photos import Located
 
@@ -176,12 +177,16 @@ def train(loader: Any, sampler: Any, switches: list[str]) -> list[Any]:
     return seen
 
 
-@pytest.mark.parametrize("switches", [[], ["dali-cpu"], ["dali-cpu", "torchvision"]], ids=["stay", "switch", "toggle"])
-@pytest.mark.parametrize(("workers", "prefetch"), [(0, None), (1, 1), (1, 2), (2, 1), (2, 3)])
-@pytest.mark.parametrize("kind", [Told, Batches])
+SWITCHES = {"stay": [], "switch": ["dali-cpu"], "toggle": ["dali-cpu", "torchvision"]}
+AHEAD = [(0, None), (1, 1), (1, 2), (2, 1), (2, 3)]  # workers, and for how many batches each is asked ahead
+
+
+@pytest.mark.parametrize(("kind", "ahead", "switched"), combinations([Told, Batches], AHEAD, list(SWITCHES)))
 def test_a_sampler_that_takes_feedback_is_asked_as_far_ahead_as_by_torch(
-    files: list[Path], kind: Any, workers: int, prefetch: int | None, switches: list[str]
+    files: list[Path], kind: Any, ahead: tuple[int, int | None], switched: str
 ) -> None:
+    (workers, prefetch), switches = ahead, SWITCHES[switched]
+
     def made() -> tuple[DataLoader[Any], Any]:
         dataset, sampler = Located(files), kind(len(files))
         how = {"batch_sampler": sampler} if kind is Batches else {"sampler": sampler, "batch_size": 3}

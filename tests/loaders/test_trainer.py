@@ -21,6 +21,7 @@ from torchvision.datasets import ImageFolder
 
 from kernel_monitor.loaders import SwitchableLoader, switchable
 
+from ..combinations import combinations
 from .conftest import augmented, run_python, settle
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -166,9 +167,9 @@ def left_and_skipped(loader: Any, accelerator: Accelerator) -> Iterator[list[lis
     yield batches(loader)
 
 
-@pytest.mark.parametrize("options", [{}, {"data_seed": 3}], ids=["seed", "data_seed"])
-@pytest.mark.parametrize("generator", [False, True])
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    ("workers", "generator", "options"), combinations([0, 2], [False, True], [{}, {"data_seed": 3}])
+)
 def test_a_prepared_loader_has_the_order_of_a_prepared_dataloader(
     accelerators: Callable[..., Accelerator], workers: int, generator: bool, options: dict[str, Any]
 ) -> None:

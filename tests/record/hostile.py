@@ -56,6 +56,9 @@ EVENTS: list[dict[str, Any]] = [
      "result": {"loader": "loader-1", "name": "train", "backend": "dali-cpu", "began": 51.0, "steps": 10,
                 "cpu": [{"name": "aten::add", "share": 0.4, "self_ms": 2.5, "count": 20}],
                 "gpu": [{"name": "kernel<i>", "share": 0.5, "ms": 3.5, "launches": 40}], "wall_ms": 776.0}},
+    {"kind": "sample-times", "time": 55.0, "loader": "loader-1", "samples": 2000, "median": 0.0031, "slow": 20,
+     "times": 40.2, "steps": 120, "held": 40, "lost": 0.2, "names": ["photo_0815.tif"], "files": True,
+     "cause": "RandomRotation", "cause_share": 0.9, "transform": None, "share": 0.0},
     {"kind": "cell", "time": 60.0, "label": "for x in y", "began": 1.0, "ended": 60.0},
 ]  # fmt: skip
 

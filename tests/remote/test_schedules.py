@@ -74,7 +74,7 @@ def test_schedules(
             killed.append(allowed - stage.kills)
 
     with capsys.disabled():
-        totals = play(200, 1_000, "on a cluster", schedules, one)
+        totals = play(80, 1_000, "on a cluster", schedules, one)
         print(f"{sum(killed)} workers killed")
     if most is None:
         covers(totals, ("torchvision", "ray"), 1)

@@ -15,7 +15,7 @@ from tests.unit.checks import threads
 
 
 @pytest.fixture(autouse=True)
-def fresh(no_nodes: None) -> Iterator[None]:
+def fresh(heap_frozen: None, no_nodes: None) -> Iterator[None]:
     yield
     gc.collect()
     assert node_sources.live() == []

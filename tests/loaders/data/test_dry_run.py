@@ -1,4 +1,7 @@
-"""Dry runs: what is learnt of a data set is true, and nobody but a dry run ever meets an image that is not decoded."""
+"""Dry runs: what is learnt of a data set is true, and nobody but a dry run ever meets an image that is not decoded.
+
+That they leave nothing behind is tested with every data set of the corpus, in `test_own_datasets.py`.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,6 @@ from kernel_monitor.loaders.data.own_dataset import OwnDataset
 
 from ..conftest import switch_to
 from ..photos import Photos
-from .datasets import RUNNABLE, Case, as_written
 from .datasets.folder import photos
 
 
@@ -33,19 +35,6 @@ def is_lazy(image: object) -> bool:
 
 def resized() -> Any:
     return transforms.Compose([transforms.Resize((16, 16)), transforms.ToTensor()])
-
-
-@as_written
-@pytest.mark.parametrize("case", RUNNABLE, ids=lambda case: case.name)
-def test_learning_leaves_nothing_behind(case: Case, root: Path) -> None:
-    dataset = case.make(root)
-    before = {name: value for name, value in vars(dataset).items() if not callable(value)}
-    sizes = {name: len(value) for name, value in before.items() if isinstance(value, dict | list | set)}
-    OwnDataset(dataset).learn()
-    assert {name: value for name, value in vars(dataset).items() if not callable(value)}.keys() == before.keys()
-    assert all(vars(dataset)[name] is value for name, value in before.items())
-    assert {name: len(vars(dataset)[name]) for name in sizes} == sizes
-    assert builtins.open is open
 
 
 def test_an_image_answers_what_its_header_knows_and_becomes_itself_at_a_look(root: Path) -> None:

@@ -1,11 +1,12 @@
-"""Batches whose files travel with them: what a worker that does not see the files computes is the same, bit for bit."""
+"""Batches whose files travel with them: what a worker that does not see the files computes is the same, bit for bit.
+
+So it is for every data set of the corpus: `test_own_datasets.py`.
+"""
 
 from __future__ import annotations
 
 import os
-import pickle
 import random
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,77 +19,14 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 from torchvision import transforms as v1
 from torchvision.datasets import Caltech256, ImageFolder
 
-from kernel_monitor import switchable
 from kernel_monitor.errors import SampleError
-from kernel_monitor.loaders.data.file_check import FileTable
-from kernel_monitor.loaders.data.keyed_dataset import KeyedDataset
-from kernel_monitor.loaders.data.sent_files import SentFiles
-from kernel_monitor.loaders.engines.torch_engine import answer
-from kernel_monitor.loaders.engines.worker_pickle import for_other_machines, why_not_remote
-from kernel_monitor.loaders.plan import Slot
-from kernel_monitor.ray.engine import packed
-from kernel_monitor.ray.node_worker import probes, read_files, sees
+from kernel_monitor.ray.node_worker import probes, sees
 
 from ..conftest import augmented
-from .datasets import RUNNABLE, Case, as_written, equal
+from .datasets import equal
 from .datasets.folder import photos
+from .elsewhere import Elsewhere, slots
 from .views import TwoCropsTransform
-
-SEED = 11
-
-
-class Elsewhere:
-    """A loader's data set in a worker that does not see a folder: meanwhile it has another name."""
-
-    def __init__(self, wrapped: DataLoader[Any], root: Path, **options: Any) -> None:
-        self.root = root
-        self.loader = switchable(wrapped, seed=SEED, **options)
-        self.keyed: KeyedDataset = self.loader.pool.setting.keyed
-        self.wrapped = wrapped
-        self.files = FileTable(1)
-        self.blob = b""
-
-    def delivery(self, slot: Slot) -> Any:
-        """A batch as the engine `ray` delivers it where the files are sent."""
-        # Once, as the engine does when it joins: later the data set may have opened what cannot be sent.
-        self.blob = self.blob or packed(self.keyed, self.wrapped)
-        before = torch.get_rng_state(), random.getstate()
-        rows = self.keyed.to_send(slot, self.files)
-        assert torch.equal(torch.get_rng_state(), before[0])  # the training's own generators are where they were
-        assert random.getstate() == before[1]
-        sent = for_other_machines(rows), [row.path for row in rows if row.path is not None]
-        contents = read_files(sent[1])
-        away = self.root.rename(self.root.with_name("away"))
-        try:
-            _, keyed, collate, _ = pickle.loads(self.blob)  # noqa: S301 - made above
-            arrived = SentFiles(pickle.loads(sent[0]), contents)  # noqa: S301 - made above
-            return answer(slot, collate(keyed.__getitems__(slot._replace(sent=arrived))))
-        finally:
-            away.rename(self.root)
-
-
-def slots(total: int, size: int = 4) -> list[Slot]:
-    places = [list(range(first, min(first + size, total))) for first in range(0, total, size)]
-    return [Slot(number, 0, SEED, indices, [0] * len(indices)) for number, indices in enumerate(places)]
-
-
-@as_written
-@pytest.mark.parametrize("case", RUNNABLE, ids=lambda case: case.name)
-def test_every_data_set(case: Case, root: Path) -> None:
-    elsewhere = Elsewhere(DataLoader(case.make(root), batch_size=4, collate_fn=case.collate), root)
-    if why_not_remote(elsewhere.keyed) is not None:
-        return  # `ray` is grey
-    refusal = elsewhere.keyed.source.unsendable
-    assert not (refusal is None and case.unsent)
-    if refusal is None:
-        found = [elsewhere.delivery(slot) for slot in slots(len(elsewhere.keyed))]
-        expected = list(elsewhere.loader)
-        assert [delivery.error for delivery in found] == [None] * len(expected)
-        assert all(equal(one.batch, other) for one, other in zip(found, expected, strict=True))
-    else:
-        assert case.unsent or case.expect == "grey", refusal
-        assert re.search(case.unsent or case.reason, f"The data set {refusal}"), refusal
-    elsewhere.loader.release()
 
 
 def drawn(target: int) -> float:

@@ -467,13 +467,13 @@ def test_errors_name_the_member(tmp_path: Path) -> None:
 # ---- In loaders.
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
-def test_workers_and_copies_read_for_themselves(context: str, shards: str) -> None:
+@pytest.mark.parametrize(("context", "workers"), [("fork", 2), ("spawn", 1)])  # one of these imports torch
+def test_workers_and_copies_read_for_themselves(context: str, workers: int, shards: str) -> None:
     data = TarShards(shards, ("jpg", "cls"), transform=v1.Compose([v1.Resize((8, 8)), v1.ToTensor()]))
     expected = [data[place] for place in range(24)]
     copies = pickle.loads(pickle.dumps(data))  # noqa: S301
     assert equal([copies[place] for place in range(24)], expected)
-    loader = DataLoader(data, batch_size=None, num_workers=2, multiprocessing_context=context)
+    loader = DataLoader(data, batch_size=None, num_workers=workers, multiprocessing_context=context)
     assert equal([list(sample) for sample in loader], [list(sample) for sample in expected])
 
 

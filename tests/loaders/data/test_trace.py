@@ -776,7 +776,7 @@ def test_functions_are_replaced_once_in_a_process() -> None:
 
 
 @pytest.fixture(autouse=True)
-def files_closed() -> Iterator[None]:
+def files_closed(heap_frozen: None) -> Iterator[None]:
     yield
     gc.collect()
 

@@ -20,7 +20,7 @@ from kernel_monitor.loaders.transforms.operation import Graph
 from kernel_monitor.loaders.transforms.params import sample_keys
 from kernel_monitor.loaders.transforms.translate import OPS, TIMM, scaling, translate
 
-from ..conftest import Make, deliver, on_both, switch_to
+from ..conftest import Make, deliver, switch_to
 from .op_chains import DIRECT, HYBRID, OF_ARRAYS, OF_ARRAYS_HYBRID
 from .op_table import CONTAINERS, PAGE, Row, measured, mixed_photos, page
 
@@ -55,21 +55,23 @@ def whole(images: Any) -> torch.Tensor:
     return torch.cat([one.double().reshape(-1) for one in images])
 
 
-@pytest.fixture(params=["dali-cpu", "threads"])
-def engine(request: pytest.FixtureRequest) -> str:
-    """The engine that is compared with torchvision."""
-    return str(request.param)
+def differences(make: Make, photos: Path, chain: Any) -> Iterator[tuple[str, torch.Tensor, int]]:
+    """Run an epoch on torchvision and the same on each other engine.
 
-
-def both(make: Make, photos: Path, chain: Any, engine: str) -> tuple[torch.Tensor, torch.Tensor, Any]:
-    """An epoch on torchvision, the same on another engine (in pixel values), and the loader."""
+    Yields the engine, each image's mean difference from torchvision's (pixel values), and the samples it decoded.
+    """
     loader = make(root=photos, transform=chain, batch_size=12, num_workers=0)
-    (torchvision, targets), (dali, same) = on_both(loader, engine=engine)
-    assert torch.equal(targets, same)
-    assert dali.dtype == torchvision.dtype
-    assert dali.shape == torchvision.shape
+    torchvision, targets = deliver(loader)
     unit = torch.tensor(scaling(list(flatten(chain)))).reshape(3, 1, 1) if torchvision.is_floating_point() else 1
-    return torchvision.double() / unit, dali.double() / unit, loader
+    for engine in ("dali-cpu", "threads"):
+        switch_to(loader, engine).set_epoch(0)
+        images, same = deliver(loader)
+        assert torch.equal(targets, same)
+        assert images.dtype == torchvision.dtype
+        assert images.shape == torchvision.shape
+        each = (torchvision.double() / unit - images.double() / unit).abs().mean(dim=(1, 2, 3))
+        assert loader.decoded() == {engine: IMAGES}
+        yield engine, each, IMAGES
 
 
 # Beside those that the page shows.
@@ -82,17 +84,15 @@ ALL = {**DIRECT, **ORDERS, **{name: chain for name, (chain, _) in HYBRID.items()
 
 @pytest.mark.parametrize("name", [*DIRECT, *ORDERS])
 def test_what_is_listed_as_direct_is_done_by_dali_as_torchvision_does_it(
-    make: Make, photos: Path, tally: dict[str, tuple[float, int]], name: str, engine: str
+    make: Make, photos: Path, tally: dict[str, tuple[float, int]], name: str
 ) -> None:
     chain = ALL[name]
     program = translate(chain)
     assert program.rest is None, program.reason
-    torchvision, dali, loader = both(make, photos, chain, engine)
-    assert loader.decoded() == {engine: IMAGES}
-    each = (torchvision - dali).abs().mean(dim=(1, 2, 3))
-    assert each.mean() <= BAR
-    assert each.max() <= 1.5  # another crop, angle or box in a single image would be tens
-    tally[f"{name} on {engine}"] = float(each.mean()), loader.decoded()[engine]
+    for engine, each, decoded in differences(make, photos, chain):
+        assert each.mean() <= BAR, engine
+        assert each.max() <= 1.5, engine  # another crop, angle or box in a single image would be tens
+        tally[f"{name} on {engine}"] = float(each.mean()), decoded
 
 
 @pytest.mark.parametrize("name", [*DIRECT, *HYBRID])
@@ -136,17 +136,15 @@ def test_colours_are_the_same_where_no_argument_comes_from_images(cut: bool) -> 
 
 @pytest.mark.parametrize("name", HYBRID)
 def test_the_rest_of_a_chain_runs_after_dali_with_the_same_numbers(
-    make: Make, photos: Path, tally: dict[str, tuple[float, int]], name: str, engine: str
+    make: Make, photos: Path, tally: dict[str, tuple[float, int]], name: str
 ) -> None:
     chain, rest = HYBRID[name]
     assert translate(chain).rest == rest
-    torchvision, dali, loader = both(make, photos, chain, engine)
-    assert loader.decoded() == {engine: IMAGES}
-    each = (torchvision - dali).abs().mean(dim=(1, 2, 3))
-    assert each.mean() <= BAR
-    # Posterize and equalize may turn a difference of 1 into one of 16; other random numbers would be tens everywhere
-    assert each.median() <= BAR
-    tally[f"{name} on {engine}"] = float(each.mean()), loader.decoded()[engine]
+    for engine, each, decoded in differences(make, photos, chain):
+        assert each.mean() <= BAR, engine
+        # Posterize and equalize may turn a difference of 1 into one of 16; other random numbers would be tens in all.
+        assert each.median() <= BAR, engine
+        tally[f"{name} on {engine}"] = float(each.mean()), decoded
 
 
 @pytest.mark.parametrize("name", [*OF_ARRAYS, *OF_ARRAYS_HYBRID])

@@ -97,7 +97,7 @@ def test_paths_stay_right_after_a_change_of_folder(
     assert loader.decoded()["dali-cpu"] > 0
 
 
-IMAGES = 192
+IMAGES = 100
 CHAINS = {
     "train": [v2.RandomResizedCrop(224, antialias=True), v2.RandomHorizontalFlip()],
     "eval": [v2.Resize(256, antialias=True), v2.CenterCrop(224)],

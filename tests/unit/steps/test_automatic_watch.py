@@ -33,7 +33,7 @@ made: list[DataLoader[Any]] = []  # by this test: a loader's steps go with it
 
 
 @pytest.fixture(autouse=True)
-def clean() -> Iterator[None]:
+def clean(heap_frozen: None) -> Iterator[None]:
     """After the test, torch has its own functions and no hooks."""
     before = torch_functions()
     watched = as_before()
