@@ -85,7 +85,7 @@ def changes(
     verdicts: Sequence[Verdict] = (),
     epochs: Sequence[EpochCount] = (),
 ) -> tuple[Change, ...]:
-    """Compare the neighbouring segments of each loader, in the order of time.
+    """Compare the neighbouring segments of each loader, in the order of time, without those that were only tried.
 
     The gain predicted for a switch is from the event `prediction` of when it was asked for; without one, from the
     verdict on the segment before. A change of another loader meanwhile is a caveat.
@@ -94,6 +94,8 @@ def changes(
     newest: dict[str, Segment] = {}
     found = []
     for segment in segments:
+        if segment.tried:
+            continue
         before = newest.get(segment.loader)
         newest[segment.loader] = segment
         if before is None:
@@ -143,7 +145,8 @@ def headline(
 
 def _switch(before: Segment, after: Segment, events: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     """Return the event of the switch between two segments; None where something else divides them."""
-    if after.began_by != "switch" or before.backend == after.backend:
+    # Between two engines there was a switch; where others were only tried in between, knobs may have begun the segment.
+    if after.began_by not in ("switch", "knobs") or before.backend == after.backend:
         return None
     own = [
         event

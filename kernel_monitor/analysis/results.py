@@ -107,6 +107,7 @@ class Segment:
     # %, median of what was taken of the usable cores, or of the quota where that binds; NaN: not measured
     load: float = math.nan
     nodes: int = 0  # other machines that delivered batches in it
+    tried: bool = False  # *Diagnose* or *Tune* only tried it: comparisons leave it out, and no rule judges it
 
     @property
     def worker_knob(self) -> str:

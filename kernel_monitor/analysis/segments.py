@@ -155,6 +155,7 @@ def segments(
     change-over belongs to none: after a switch until `settle_time`, after a knob the batches that were under
     way. A mark belongs to every loader that delivers before its next change, or did not pause there, and to the only
     one. A segment without a step is left out unless a mark began it. `metrics` are the statistics that are wanted.
+    Those that lie within a diagnosis or a tune are `tried`.
     """
     frames = Frames(snapshot) if frames is None else frames
     names = loader_names(snapshot)
@@ -177,8 +178,20 @@ def segments(
     keyed = []
     for segment in sorted(found, key=lambda segment: (segment.start, segment.loader)):
         numbers[segment.name] = numbers.get(segment.name, 0) + 1
-        keyed.append(replace(segment, key=f"{segment.name}/{numbers[segment.name]}"))
+        tried = segment.began_by != "start" and in_run(segment.loader, segment.start, segment.end, snapshot.events)
+        keyed.append(replace(segment, key=f"{segment.name}/{numbers[segment.name]}", tried=tried))
     return tuple(keyed)
+
+
+def in_run(loader: str, begin: float, end: float, events: Sequence[Event]) -> bool:
+    """Return whether a time (session s) lies within a diagnosis or a tune of a loader (its id) that has ended."""
+    return any(
+        event.get("kind") == "diagnosis"
+        and str(event.get("loader")) == loader
+        and ((event.get("result") or {}).get("began") or float(event["time"])) <= begin
+        and end <= float(event["time"])
+        for event in events
+    )
 
 
 def known_knobs(values: Mapping[str, Any]) -> dict[str, int]:

@@ -19,7 +19,7 @@ from .changes import ALIKE, NEEDED_S, NEEDED_STEPS, amount, changes, factor, fig
 from .frames import loader_names
 from .loops import secondary_loaders
 from .results import Change, Segment
-from .segments import REPLAYS, Event, change_time, segments, switches
+from .segments import REPLAYS, Event, change_time, in_run, segments, switches
 
 SLOWER = 0.9  # with less than this share of the images/s of before, a switch is called slower
 _NBSP = "\N{NO-BREAK SPACE}"  # keeps a figure and its unit on one line of a narrow sidebar
@@ -110,14 +110,9 @@ def switch_strip(
 
 
 def _in_run(switch: Event, events: Sequence[Event]) -> bool:
-    """Return whether a switch was made by a diagnosis or a tune that has ended: its result tells what it brought."""
+    """Return whether a diagnosis or a tune that has ended made a switch: its result tells what it brought."""
     made = change_time(switch)
-    return any(
-        event["kind"] == "diagnosis"
-        and event.get("loader") == switch["loader"]
-        and ((event.get("result") or {}).get("began") or float(event["time"])) <= made <= float(event["time"])
-        for event in events
-    )
+    return in_run(str(switch["loader"]), made, made, events)
 
 
 def _is(change: Change, event: Event) -> bool:

@@ -74,7 +74,8 @@ def _sentence(finding: Finding) -> str:
 
 
 def _findings(rule: Rule, thresholds: Mapping[str, float], session: Session) -> Iterator[Finding]:
-    judged = [segment for segment in session.segments if rule.replayed or not segment.synthetic]
+    tested = [segment for segment in session.segments if not segment.tried]
+    judged = [segment for segment in tested if rule.replayed or not segment.synthetic]
     for segment in judged if rule.of_segment is not None else [None]:
         check = Check(rule, thresholds, segment)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -79,6 +80,38 @@ def test_several_switches() -> None:
     hasty = session((TORCH, 20, 0.3, 0.21), (DALI, 20, 0.2, 0.06), (TORCH, 1, 0.3, 0.21))
     assert said(hasty).startswith("dali-cpu took over from torchvision at batch 100 of epoch 1: 107 → ")
     assert said(hasty).endswith(" This was switch 1 of 2; after the later ones too little was measured to compare.")
+
+
+def tuned(snapshot: Snapshot, began: float, at: float) -> Snapshot:
+    """The session with a tune of its loader that began and ended then."""
+    result = {"kind": "tune", "began": began}
+    event = {"kind": "diagnosis", "time": at, "loader": "loader-1", "state": "done", "result": result}
+    return replace(snapshot, events=[*snapshot.events, event])
+
+
+def test_what_a_tune_only_tried_stands_on_no_side_and_no_rule_judges_it() -> None:
+    tries = session((TORCH, 20, 0.3, 0.21), ("threads", 4, 0.2, 0.19), (TORCH, 4, 0.6, 0.5), (DALI, 20, 0.15, 0.03))
+    whole, without = analyse(tuned(tries, 19.0, 29.0)), analyse(tries)
+    assert [segment.tried for segment in whole.segments] == [False, True, True, False]
+    (brought,) = whole.changes
+    assert (brought.before, brought.after, brought.switch["target"]) == ("train/1", "train/4", DALI)  # type: ignore[index]
+    assert brought.faster == pytest.approx(2, rel=0.02)
+    assert {found.segment for found in whole.findings} <= {None, "train/1", "train/4"}
+    assert len(without.changes) == 3
+    assert "train/2" in {found.segment for found in without.findings}
+    # The engine that it keeps began within it and delivers after it: that one counts.
+    assert not analyse(tuned(tries, 19.0, 28.5)).segments[-1].tried
+
+
+def test_a_tune_that_ends_on_other_knobs_of_another_engine_is_compared_with_what_was_before_it() -> None:
+    knobs = {"kind": "knobs", "time": 30.0, "loader": "loader-1", "workers": 2, "prefetch": 2, "threads": 4}
+    first = {**knobs, "time": 0.1, "threads": 2}
+    found = analyse(tuned(session((TORCH, 20, 0.3, 0.21), (DALI, 30, 0.15, 0.03), events=[first, knobs]), 19.0, 31.0))
+    assert [segment.began_by for segment in found.segments] == ["knobs", "switch", "knobs"]
+    (brought,) = found.changes
+    assert brought.switch is not None
+    assert (brought.switch["source"], brought.switch["target"]) == (TORCH, DALI)
+    assert brought.faster == pytest.approx(2, rel=0.02)
 
 
 def test_no_switch() -> None:
