@@ -34,11 +34,11 @@ class Series:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU as NVML names it."""
+    """One GPU as NVML, or the driver of another vendor, names it."""
 
-    index: int  # NVML's index, the `<i>` of `gpu/<i>/…`
+    index: int  # NVML's index, or the order of the driver's cards; the `<i>` of `gpu/<i>/…`
     name: str  # the product's name
-    memory_total: int | None  # bytes, or None where NVML does not give it
+    memory_total: int | None  # bytes, or None where that is not known
     # For each metric that it does not give now, NVML's own words, by the last part of the series' name.
     reasons: Mapping[str, str] = field(default_factory=dict)
     mig: tuple[Mapping[str, Any], ...] = ()  # its MIG instances: `{"index", "name", "memory_total"}`; none if it is off

@@ -15,17 +15,28 @@ from typing import Any, NamedTuple
 
 from ..probe import NAN
 from . import nvml
+from .cards import CardSession, find_cards
 from .gauges import Gpm, MigTable, ProcessMemory, ProcessUtilisation, bus_queries, load_queries, slow_queries
-from .nvml import SILENT_S, Device, NvmlError, QueryTable, QueryThread, Table, XidThread, open_devices, sentences
+from .nvml import (
+    SILENT_S,
+    Device,
+    GpuSession,
+    NvmlError,
+    QueryTable,
+    QueryThread,
+    Table,
+    XidThread,
+    open_devices,
+    sentences,
+)
 
 # ---- NVML from one start of the library to its end: its GPUs and the threads that query them.
 
 SLOW_S = 1.0  # period of all queries but utilisation, memory and power
-JOIN_S = 3.0  # the longest wait for the threads to return from NVML at the end
 
 
-class NvmlSession:
-    """The query threads of one start of NVML; the fast one is the caller's own thread."""
+class NvmlSession(GpuSession):
+    """The query threads of one start of NVML."""
 
     def __init__(
         self,
@@ -34,8 +45,8 @@ class NvmlSession:
         pids: frozenset[int] | None,  # the processes of the kernel's tree; None while they are not known
         notify: Callable[[dict[str, Any]], None],  # called on the Xid thread with the notice for an event
     ) -> None:
-        self.devices = devices
-        self.set_processes(pids)
+        for device in devices:
+            device.pids = pids
         self.migs = [MigTable(device) for device in devices]
         fast, slow, bus = [], [], []
         for device in devices:
@@ -47,32 +58,29 @@ class NvmlSession:
         self.fast = QueryThread("nvml", "load, memory and power", fast, interval)
         self.slow = QueryThread("nvml-slow", "temperatures, clocks and counters", [*self.migs, *slow], SLOW_S)
         self.bus = QueryThread("nvml-bus", "PCIe and NVLink", bus, SLOW_S)
-        self.threads = (self.fast, self.slow, self.bus)
         self.xid = XidThread(devices, notify)
-        self.tables = [
-            (device, ((self.fast, fast[which]), (self.slow, slow[which]), (self.bus, bus[which]), (self.slow, mig)))
-            for which, (device, mig) in enumerate(zip(devices, self.migs, strict=True))
+        tables = [
+            ((self.fast, fast[which]), (self.slow, slow[which]), (self.bus, bus[which]), (self.slow, mig))
+            for which, mig in enumerate(self.migs)
         ]
+        super().__init__("NVML", devices, (self.fast, self.slow, self.bus), tables)
 
-    def set_processes(self, pids: frozenset[int] | None) -> None:
-        """Set the processes of the kernel's tree for all GPUs."""
-        for device in self.devices:
-            device.pids = pids
+    @property
+    def event_reasons(self) -> dict[int, str]:
+        return self.xid.reasons
+
+    def instances(self, device: Device) -> Sequence[Any]:
+        return next(mig.instances for mig in self.migs if mig.device is device)
 
     def start(self) -> None:
-        """Start all threads but the fast one: the caller runs `fast.rounds`."""
-        self.slow.thread.start()
-        self.bus.thread.start()
+        super().start()
         self.xid.start()
 
     def stop(self) -> None:
-        """Stop all threads after the queries that run."""
-        for thread in self.threads:
-            thread.stop()
+        super().stop()
         self.xid.stop()
 
     def gone(self) -> bool:
-        """Return whether a GPU answers only once NVML has been started again."""
         for device, tables in self.tables:
             load = tables[0][1]
             if device.gone and len(load.reasons) < len(load.table.parts):
@@ -82,11 +90,7 @@ class NvmlSession:
     def close(self) -> None:
         """Stop, and shut NVML down unless a thread does not return from it."""
         self.stop()
-        threads = [self.slow.thread, self.bus.thread, self.xid.thread]
-        for thread in threads:
-            if thread.ident is not None:
-                thread.join(JOIN_S)
-        if any(thread.is_alive() for thread in threads):
+        if not self.ended([self.slow.thread, self.bus.thread, self.xid.thread]):
             return
         for _, tables in self.tables:
             for _, table in tables:
@@ -126,12 +130,12 @@ class Gpus:
         self._thread = threading.Thread(target=self._run, name="nvml", daemon=True)
         self._notices: deque[dict[str, Any]] = deque()
         # Written by the thread, taken over by `refresh`:
-        self._opened_session: NvmlSession | None = None
+        self._opened_session: GpuSession | None = None
         self._failure: str | None = "NVML has not answered yet"
         self._opened = threading.Event()
         self._pids: frozenset[int] | None = None
         # The state that frames and hello are made of:
-        self._session: NvmlSession | None = None
+        self._session: GpuSession | None = None
         self._reason: str | None = self._failure
         self._tables: list[_FrameTable] = []
         self._state: list[Any] = []
@@ -186,7 +190,7 @@ class Gpus:
         changes += self._silence_changes(now)
         state = self._current_state()
         if state != self._state:
-            changes = changes or self._throttle_changes() or ["NVML's facts about its GPUs have changed"]
+            changes = changes or self._throttle_changes() or ["The facts about the GPUs have changed"]
             self._state = state
             self._tables = [
                 _FrameTable(device, thread, queries, queries.table)
@@ -212,10 +216,10 @@ class Gpus:
                     "throttle": list(device.throttle),
                     "mig": [
                         {"index": instance.index, "name": instance.name, "memory_total": instance.memory_total}
-                        for instance in mig.instances
+                        for instance in session.instances(device)
                     ],
                 }
-                for device, mig in zip(session.devices, session.migs, strict=True)
+                for device in session.devices
             ],
             "gpu_reason": None,
         }
@@ -255,7 +259,8 @@ class Gpus:
         changes: list[str] = []
         if found is not self._session and found is not None and found.fast.first.is_set():
             again = self._session is not None
-            changes.append("NVML was started again" if again else f"NVML lists {len(found.devices)} GPU(s)")
+            source = found.source
+            changes.append(f"{source} was started again" if again else f"{source} lists {len(found.devices)} GPU(s)")
             self._session = found
             for thread in found.threads:
                 thread.changes.clear()  # parts that NVML refused from the start did not go missing
@@ -273,9 +278,9 @@ class Gpus:
             return []
         before, self._silent = self._silent, frozenset(thread for thread in session.threads if thread.silent(now))
         return [
-            f"NVML does not answer: no {thread.subject}"
+            f"{session.source} does not answer: no {thread.subject}"
             if thread in self._silent
-            else f"NVML answers again: {thread.subject}"
+            else f"{session.source} answers again: {thread.subject}"
             for thread in session.threads
             if (thread in self._silent) != (thread in before)
         ]
@@ -296,14 +301,14 @@ class Gpus:
         session = self._session
         if session is None:
             return [self._reason]
-        state: list[Any] = [session, self._reason, self._silent, session.xid.reasons]
+        state: list[Any] = [session, self._reason, self._silent, session.event_reasons]
         for device, tables in session.tables:
             state.append(device.throttle)
             for _, queries in tables:
                 state += (queries.reasons, queries.table.parts)
         return state
 
-    def _reasons(self, session: NvmlSession, device: Device) -> dict[str, str]:
+    def _reasons(self, session: GpuSession, device: Device) -> dict[str, str]:
         """Return the reason for each missing metric of a GPU."""
         reasons: dict[str, str] = {}
         for row in self._tables:
@@ -311,18 +316,21 @@ class Gpus:
                 continue
             words = self._reason
             if row.thread in self._silent:
-                words = words or f"NVML has not answered for {SILENT_S:g} s"
+                words = words or f"{session.source} has not answered for {SILENT_S:g} s"
             reasons |= row.queries.reasons if words is None else dict.fromkeys(dict(row.table.parts), words)
-        if device.index in session.xid.reasons:
-            reasons["xid"] = session.xid.reasons[device.index]
+        if device.index in session.event_reasons:
+            reasons["xid"] = session.event_reasons[device.index]
         return reasons
 
     def _run(self) -> None:
-        """Start NVML, query it until it or a GPU fails, and repeat; the thread's function."""
+        """Start NVML, query it until it or a GPU fails, and repeat; the thread's function.
+
+        Where it lists no GPU, those of other vendors are queried, until the end.
+        """
         pause = REOPEN_S
         while not self._stop.is_set():
             try:
-                devices = open_devices()
+                session = self._open()
             except NvmlError as error:
                 self._fail(str(error))
             except Exception as error:  # noqa: BLE001 - a broken driver may raise anything; host metrics go on
@@ -330,18 +338,28 @@ class Gpus:
                     traceback.print_exc()
                 self._fail(f"{type(error).__name__}: {error}")
             else:
-                pause = self._serve(devices, pause)
+                pause = self._serve(session, pause)
                 continue
             self._stop.wait(pause)
             pause = min(2 * pause, _REOPEN_MOST_S)
+
+    def _open(self) -> GpuSession:
+        """Start NVML; raises its reason where neither it nor any driver lists a GPU."""
+        try:
+            devices = open_devices()
+        except NvmlError:
+            cards = find_cards()
+            if not cards:
+                raise
+            return CardSession(cards, self._interval)
+        return NvmlSession(devices, self._interval, self._pids, self._notices.append)
 
     def _fail(self, words: str) -> None:
         self._failure = words
         self._opened.set()
 
-    def _serve(self, devices: list[Device], pause: float) -> float:
+    def _serve(self, session: GpuSession, pause: float) -> float:
         """Query these GPUs until `stop`, or until `pause` seconds after one is gone; return the next pause."""
-        session = NvmlSession(devices, self._interval, self._pids, self._notices.append)
         gone_at: float | None = None
 
         def ended() -> bool:

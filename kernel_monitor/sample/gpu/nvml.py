@@ -44,11 +44,11 @@ class NvmlError(Exception):
 class Device:
     """A GPU."""
 
-    index: int  # NVML's index
+    index: int  # NVML's index; of those that NVML does not know, their order
     name: str  # the product's name
     memory_total: int | None  # bytes, or None where NVML does not give it
-    nvml: ModuleType  # the module pynvml
-    handle: Any  # NVML's handle; None if it gave none
+    nvml: Any = None  # the module pynvml; None for a GPU that NVML does not know
+    handle: Any = None  # NVML's handle; None if it gave none
     lost: str = ""  # why NVML gave no handle
     mig: bool = False  # whether it is divided into MIG instances
     gone: bool = False  # whether it answers only once NVML has been started again
@@ -205,6 +205,7 @@ def _open(nvml: ModuleType, index: int) -> Device:
 
 # ---- A thread that queries NVML, and the newest answers of one GPU's queries, which another thread reads.
 
+JOIN_S = 3.0  # the longest wait for the threads to return from NVML at the end
 SILENT_S = 3.0  # after this long without an answer, the last values are no longer used
 SHARE = 0.2  # at most this share of the time is spent in NVML: if a round takes long, rounds come less often
 
@@ -351,6 +352,70 @@ class QueryThread:
             took = self.answered - began
             self._wake.wait(max(self.interval, took / SHARE) - took)
             self._wake.clear()
+
+
+class GpuSession:
+    """The threads that query a machine's GPUs, from one start of their library or driver to its end.
+
+    Args:
+        source: the subject of sentences: `NVML`.
+        devices: the GPUs.
+        threads: the first one is the fast one, whose `rounds` the caller runs on its own thread.
+        tables: of each GPU, its tables with the threads that ask for them.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        devices: list[Device],
+        threads: Sequence[QueryThread],
+        tables: Sequence[Sequence[tuple[QueryThread, QueryTable]]],
+    ) -> None:
+        self.source = source
+        self.devices = devices
+        self.threads = tuple(threads)
+        self.fast = self.threads[0]
+        self.tables = list(zip(devices, tables, strict=True))
+
+    @property
+    def event_reasons(self) -> dict[int, str]:
+        """Why errors of a GPU are not reported, by its index."""
+        return {}
+
+    def instances(self, _device: Device) -> Sequence[Any]:
+        """Return the MIG instances of a GPU."""
+        return ()
+
+    def set_processes(self, pids: frozenset[int] | None) -> None:
+        """Set the processes of the kernel's tree for all GPUs."""
+        for device in self.devices:
+            device.pids = pids
+
+    def start(self) -> None:
+        """Start all threads but the fast one."""
+        for thread in self.threads[1:]:
+            thread.thread.start()
+
+    def stop(self) -> None:
+        """Stop all threads after the queries that run."""
+        for thread in self.threads:
+            thread.stop()
+
+    def gone(self) -> bool:
+        """Return whether a GPU answers only once its library has been started again."""
+        return False
+
+    def close(self) -> None:
+        """Stop, and wait some time for the threads."""
+        self.stop()
+        self.ended(thread.thread for thread in self.threads[1:])
+
+    def ended(self, threads: Iterable[threading.Thread]) -> bool:
+        """Wait up to `JOIN_S` for each of these threads; returns whether they have ended."""
+        started = [thread for thread in threads if thread.ident is not None]
+        for thread in started:
+            thread.join(JOIN_S)
+        return not any(thread.is_alive() for thread in started)
 
 
 # ---- Xid events: errors of a GPU that the driver reports, as notices.
