@@ -31,6 +31,7 @@ from .stream.chart_documents import Documents
 from .text import printable, printable_in
 
 if TYPE_CHECKING:
+    from .stream.widget_pages import WidgetPages
     from .widgets import Dashboard
 
 _KEPT_OPEN = 4  # sessions kept open; others are opened again on request
@@ -59,7 +60,8 @@ class RecordedSession:
     The public names of its reader read through: `id`, `rows`, `events`, `steps`, `facts`, `to_pandas`, `check`…
     """
 
-    def __init__(self, session: reader.Session) -> None:
+    def __init__(self, session: reader.Session, pages: WidgetPages | None = None) -> None:
+        self._pages = pages
         self.session = session
         self.id = session.id
 
@@ -78,7 +80,7 @@ class RecordedSession:
         """Return the session in the dashboard, labelled as recorded; for the output of a cell."""
         from .widgets import Dashboard
 
-        return Dashboard(recorded=self.id)
+        return Dashboard(self._pages, recorded=self.id)
 
     def export(self, path: str | os.PathLike[str]) -> Path:
         """Write the session as one HTML file that opens offline; on a MonitorError an existing file is unchanged."""
@@ -184,8 +186,9 @@ class RecordedSession:
 class Opened:
     """The opened recorded sessions, by id."""
 
-    def __init__(self) -> None:
+    def __init__(self, pages: WidgetPages | None = None) -> None:
         sessions.anchor_override()
+        self._pages = pages
         self._lock = threading.Lock()
         self._sessions: dict[str, RecordedSession] = {}
 
@@ -196,7 +199,7 @@ class Opened:
                 "A session without a name cannot be opened: give its file, its id or the beginning of that."
             )
         try:
-            session = RecordedSession(reader.open_session(path))
+            session = RecordedSession(reader.open_session(path), self._pages)
         except OSError as error:
             raise SessionError(f"The session cannot be opened: {error}") from error
         with self._lock:

@@ -103,6 +103,12 @@ class Session:
         return {"reason": reason, "time": last, "goodbye": False}
 
     @property
+    def cell_running(self) -> bool | None:
+        """Return whether a cell runs, or ran when the recording ended; None where that was not recorded."""
+        found: bool | None = self._meta().get("cell_running")
+        return found
+
+    @property
     def facts(self) -> dict[str, Any]:
         """The facts about the kernel, such as versions."""
         return dict(self._meta().get("facts") or {})

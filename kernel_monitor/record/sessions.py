@@ -237,7 +237,8 @@ def temporary_folder() -> Path:
 
 def session_folders() -> list[Path]:
     """Return the existing folders in which sessions may be found."""
-    return [folder for folder in (default_folder(), temporary_folder()) if folder.is_dir()]
+    spare = temporary_folder()
+    return [folder for folder in (default_folder(), spare) if folder.is_dir() and (folder != spare or _is_own(spare))]
 
 
 def new_file(place: SessionFolder | Path, session: str, origin: float) -> Path:
@@ -293,6 +294,16 @@ def _claim(folder: Path) -> None:
         raise PermissionError(13, "it belongs to another user")
     if facts.st_mode & 0o077:
         folder.chmod(0o700)
+
+
+def _is_own(folder: Path) -> bool:
+    """Return whether a folder in shared space is this user's: another one could put sessions there for us to read."""
+    if sys.platform == "win32":
+        return True  # temporary space is the user's own there
+    try:
+        return {folder.parent.lstat().st_uid, folder.lstat().st_uid} == {os.getuid()}
+    except OSError:
+        return False
 
 
 def _mounts() -> list[tuple[str, str]]:

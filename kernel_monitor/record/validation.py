@@ -163,6 +163,7 @@ META: dict[str, _Shape] = {
     "nodes": list,
     "ranks": list,
     "epochs": dict,
+    "cell_running": bool,
     "told": NUMBER,
     "copied": NUMBER,
 }

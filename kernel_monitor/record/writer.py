@@ -278,7 +278,7 @@ class Recorder:
                         else job_series(int(job))
                     )
                     self._take_packed(file.rank_layout(rank, series), len(series), found["rows"])
-            elif do in ("loaders", "nodes", "ranks", "epochs", "facts"):
+            elif do in ("loaders", "nodes", "ranks", "epochs", "facts", "cell_running"):
                 file.set_fact(do, command[do])
             else:
                 self._status.warn_once(str(do), f"The recorder knows no such message: {do!r:.80}.")

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from .._version import __version__
 from ..analysis import switch_strip
 from ..analysis.frames import IDLE_S, allowed_cores
+from ..analysis.idle_gpus import AFTER_S, idle_sentences
 from ..analysis.segments import change_time, switches
 from ..protocol import message_types
 from ..protocol.analysis_states import Findings
@@ -21,7 +22,8 @@ from ..protocol.message_types import Figures, Frame, Glance, MachineFigures
 from ..protocol.states import ChartState, Event, Identity, MonitorState, Strip
 from ..store import Rows, Store
 from ..store.charts import chart_states
-from ..stream.hub import FRAMES, GLANCE, Hub, Publish, encode_values
+from ..stream.hub import FRAMES, GLANCE, Publish, encode_values
+from ..stream.widget_pages import WidgetPages
 from .current_verdict import CurrentVerdict
 from .session import Row, Session, version
 from .settings import Settings
@@ -29,6 +31,7 @@ from .settings import Settings
 _GLANCE_PERIOD_S = 1.0
 _MEAN_S = 2.0  # of the figures of a glance, as of those of a dashboard (widgets/src/charts/stats.ts)
 _STRIP_PERIOD_S = 1.0
+_IDLE_PERIOD_S = 5.0  # between two looks at idle GPUs
 _STRIP_SHARE = 0.02  # of the time since the last switch, which may pass before the strip is computed again
 _STRIP_CHARTS = ("cpu", "gpu", "images", "wait")  # whose series the strip needs
 
@@ -40,13 +43,19 @@ class Publisher:
     """
 
     def __init__(
-        self, session: Session, store: Store, hub: Hub, settings: Callable[[], Settings], tasks: Callable[[], Findings]
+        self,
+        session: Session,
+        store: Store,
+        pages: WidgetPages,
+        settings: Callable[[], Settings],
+        tasks: Callable[[], Findings],
     ) -> None:
         self.current = CurrentVerdict(store, session.calibrate, lambda: session.tracker.past)
         self.strip: Strip | None = None
         self._session = session
         self._store = store
-        self._hub = hub
+        self._pages = pages
+        self._hub = pages.hub
         self._settings = settings
         self._tasks = tasks
         self._publish: Publish | None = None
@@ -54,13 +63,15 @@ class Publisher:
         self._strip_of = 0  # the newest event that it knows of
         self._strip_to = -1.0  # when the newest step ended that it knows of
         self._glance_due = 0.0
+        self._idle_gpus: list[str] = []
+        self._idle_due = 0.0
         self._sent_event = 0
         self._sent: dict[str, Any] = {"offers": []}
         self._sent_paused = False
         self._charts: tuple[int, list[ChartState]] = (-1, [])
 
     def connect(self, publish: Publish | None) -> None:
-        """Set the function that sends to the pages; None for none."""
+        """Set the function that sends to the pages with a control channel; None for none."""
         self._publish = publish
 
     def hello(self) -> Identity:
@@ -93,6 +104,7 @@ class Publisher:
             "verdict": self.current.verdict,
             "offers": self.current.offers.standing,
             "ranks": self._session.ranks.sentences(),
+            "idle_gpus": self._idle_gpus,
             "main": self.current.main,
             **self._tasks(),
         }
@@ -103,16 +115,15 @@ class Publisher:
 
     def notify(self, kind: str, **fields: Any) -> None:
         """Send all pages a notice of a change."""
-        publish = self._publish
-        if publish is not None:
-            publish(message_types.NOTICE, {"kind": kind, **self.hello(), **fields})
+        self._send(message_types.NOTICE, {"kind": kind, **self.hello(), **fields})
 
     def row(self, row: Row) -> None:
         """Send a new row to the pages that are watching. Called on the sampler's reader thread."""
         self.current.predict(row.states, self._session.add_event)
-        publish, hub = self._publish, self._hub
+        self._open_pages()
+        hub = self._hub
         frames, glances = hub.wanted(FRAMES), hub.wanted(GLANCE)
-        if publish is None or not (frames or glances):
+        if not (frames or glances):
             self._sent_paused = False
             return
         if hub.paused:
@@ -122,13 +133,13 @@ class Publisher:
             return
         self._sent_paused = False
         if frames:
-            self._frame(publish, row)
+            self._frame(row)
         if glances and row.sampled >= self._glance_due:
             # Due half an interval early, or rounding would delay each glance by a frame.
             self._glance_due = row.sampled + _GLANCE_PERIOD_S - min(0.5, self._settings().interval) / 2
             self.current.refresh(row.time, row.states)
             content: Glance = {"protocol": message_types.PROTOCOL, "session": self._session.id, **self.glance()}
-            publish(message_types.GLANCE, content)
+            self._send(message_types.GLANCE, content)
 
     def glance(self) -> Figures:
         """Return the figures of a status bar, the kind of the current verdict, and the recording's state."""
@@ -146,8 +157,9 @@ class Publisher:
             "recording": session.recorder.to_json(),
         }
 
-    def _frame(self, publish: Publish, row: Row) -> None:
+    def _frame(self, row: Row) -> None:
         self._refresh_strip(row)
+        self._refresh_idle_gpus(row)
         self.current.refresh(row.time, row.states, self._tasks(), self.strip)
         version, values = self._store.newest_page_row()
         events = self.events(self._sent_event) if self._store.last_event > self._sent_event else []
@@ -171,7 +183,28 @@ class Publisher:
         changed: Any = {key: value for key, value in now_shown.items() if value != self._sent.get(key)}
         self._sent |= changed
         content.update(changed)
-        publish(message_types.FRAME, content, [encode_values(values)])
+        self._send(message_types.FRAME, content, [encode_values(values)])
+
+    def _send(self, kind: str, content: Any, buffers: list[bytes] | None = None) -> None:
+        publish = self._publish
+        if publish is not None:
+            publish(kind, content, buffers)
+        self._pages.publish(kind, content, buffers)
+
+    def _open_pages(self) -> None:
+        if not self._pages.wait:
+            return
+        version, values = self._store.newest_page_row()
+        self._pages.refresh(version, len(values), self._store.last_seq)
+
+    def _refresh_idle_gpus(self, row: Row) -> None:
+        idle_s = self._hub.idle_s
+        if idle_s < AFTER_S[0]:
+            self._idle_gpus, self._idle_due = [], 0.0
+        elif row.time >= self._idle_due:
+            self._idle_due = row.time + _IDLE_PERIOD_S
+            since = max(row.time - AFTER_S[0], row.time - idle_s)
+            self._idle_gpus = idle_sentences(self._store.rows(self._store.seq_before(since)), idle_s)
 
     def _refresh_strip(self, row: Row) -> None:
         ended = self._store.steps.newest

@@ -14,6 +14,7 @@ from functools import cache
 from importlib import metadata
 from typing import Any, NamedTuple
 
+from .._version import DALI_PACKAGES
 from ..node_sources import pseudonyms
 from ..privacy import private
 from ..protocol.states import LoaderState
@@ -32,7 +33,7 @@ log = logging.getLogger(__name__)
 
 _KEPT_NOTICES = 5
 # Versions that a reader of a report or a recording needs to reproduce it; nothing personal.
-_REPORTED_PACKAGES = ("kernel-monitor", "torch", "torchvision", "nvidia-dali-cuda120", "bokeh", "ipykernel", "psutil")
+_REPORTED_PACKAGES = ("kernel-monitor", "torch", "torchvision", *DALI_PACKAGES, "bokeh", "ipykernel", "psutil")
 
 
 class Row(NamedTuple):
@@ -218,6 +219,10 @@ class Session:
         event = self._store.add_event(kind, at, **printable_in(fields))
         self._feed.record("event", event=event)
         return event
+
+    def record_cell(self, *, running: bool) -> None:
+        """Record whether a cell runs, for the server extension's metrics."""
+        self._feed.cell(running=running)
 
     def take_steps(self) -> None:
         """Move the steps that ended since the last call into the store, and send them to the recorder."""

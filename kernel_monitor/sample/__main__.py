@@ -82,12 +82,20 @@ def main() -> int:
 
 
 def _options() -> argparse.Namespace:
+    from . import pipes
+
     parser = argparse.ArgumentParser(prog="python -m kernel_monitor.sample", description=__doc__)
     parser.add_argument("--interval", type=float, default=0.1, help="seconds between samples, 0.01 to 60")
     parser.add_argument("--zero", type=float, default=0.0, help="monotonic time at which the session began")
     parser.add_argument("--origin", type=float, help="Unix time at which the session began")
     parser.add_argument("--session", default="", help="the session's name")
-    parser.add_argument("--record", type=Path, help="the file to record the session to; none by default")
+    named = os.environ.get(pipes.RECORD)
+    parser.add_argument(
+        "--record",
+        type=Path,
+        default=None if named is None else Path(named),
+        help=f"the file to record the session to; by default that of {pipes.RECORD}, or none",
+    )
     parser.add_argument("--parent", type=int, help="the process with which this one ends")
     parser.add_argument("--parent-start", type=float, help="its start time (kernel_monitor.os_process.start_of)")
     options = parser.parse_args()

@@ -35,6 +35,7 @@ RECORDED = (
     "nodes",
     "ranks",
     "epochs",
+    "cell_running",
     "facts",
     "goodbye",
 )

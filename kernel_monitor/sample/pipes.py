@@ -14,6 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
+RECORD = "KERNEL_MONITOR_SAMPLER_RECORD"
+"""The environment variable with the file to record to: unlike arguments, other users of the machine cannot read it."""
+
 # ---- Both ends of the pipes; no writer waits for its reader.
 
 BACKLOG = 1 << 20

@@ -319,8 +319,11 @@ def spawn(interval: float, clock: SessionClock, session: str, record: Path | Non
         f"--session={session}",
         f"--parent={os.getpid()}",
         f"--parent-start={start_of(os.getpid())!r}",
-        *([] if record is None else [f"--record={record}"]),
     ]
+    environment = child_environment()
+    environment.pop(pipes.RECORD, None)
+    if record is not None:
+        environment[pipes.RECORD] = str(record)  # an argument could be read by every user of the machine
     with forking:
         process = subprocess.Popen(
             command,
@@ -328,7 +331,7 @@ def spawn(interval: float, clock: SessionClock, session: str, record: Path | Non
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=child_environment(),
+            env=environment,
             start_new_session=True,  # signals to the kernel's process group, such as an interrupt, must not reach it
             creationflags=child_creation_flags(),
         )

@@ -140,6 +140,17 @@ def test_a_stand_in_that_somebody_else_made_is_refused(home: Path, monkeypatch: 
         choose_folder(home / "file")
 
 
+def test_sessions_that_another_user_put_into_temporary_space_are_not_ours(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spare = sessions.temporary_folder()
+    spare.mkdir(parents=True)
+    assert spare in sessions.session_folders()
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    monkeypatch.setattr(sessions, "temporary_folder", lambda: spare)
+    assert spare not in sessions.session_folders()
+
+
 def test_a_session_has_one_name(home: Path) -> None:
     place = choose_folder(home / "x")
     name = new_file(place, "1a2b3c4d5e6f", 1.79e9).name

@@ -66,6 +66,8 @@ class Dashboard {
   private readonly stats = new StatsView();
   /** The sentences on the slowest rank. */
   private readonly ranks = element('div', 'km-ranks');
+  /** The sentences on GPUs that the kernel holds while no cell runs. */
+  private readonly idleGpus = element('div', 'km-ranks');
   private readonly machines: Machines;
   private readonly alone: AloneView;
   private readonly charts: ChartsView;
@@ -96,6 +98,9 @@ class Dashboard {
     this.ranks.setAttribute('role', 'status');
     this.ranks.setAttribute('aria-label', 'Slow ranks');
     this.ranks.hidden = true;
+    this.idleGpus.setAttribute('role', 'status');
+    this.idleGpus.setAttribute('aria-label', 'Idle GPUs');
+    this.idleGpus.hidden = true;
     this.alone = new AloneView({
       run: job => source.runAlone(job),
       stop: () => source.stopAlone()
@@ -103,6 +108,7 @@ class Dashboard {
     el.replaceChildren(
       this.controls.el,
       this.ranks,
+      this.idleGpus,
       this.alone.el,
       this.stats.el,
       this.machines.el,
@@ -154,6 +160,7 @@ class Dashboard {
       ...[settings?.interval, settings?.history, settings?.record, ...(settings?.charts ?? [])],
       ...[recording?.state, recording?.message],
       ...[settings?.price, analysis?.diagnosing?.state, analysis?.profiling?.state],
+      ...(analysis?.idle_gpus ?? []),
       ...[...(analysis?.ranks ?? []), analysis?.alone?.question, analysis?.alone?.running],
       ...(analysis?.offers ?? []).map(({ loader, sentence }) => `${loader} ${sentence}`)
     ].join('\n');
@@ -175,6 +182,9 @@ class Dashboard {
     const slow = this.source.analysis?.ranks ?? [];
     this.ranks.hidden = slow.length === 0;
     setText(this.ranks, slow.join('\n'));
+    const idle = this.source.analysis?.idle_gpus ?? [];
+    this.idleGpus.hidden = idle.length === 0;
+    setText(this.idleGpus, idle.join('\n'));
     this.alone.update(this.source.analysis?.alone ?? null);
   }
 

@@ -54,11 +54,13 @@ export class Mirror {
     const { verdict = before.verdict, offers = before.offers } = changes;
     const { diagnosing = before.diagnosing, profiling = before.profiling } = changes;
     const { ranks = before.ranks, main = before.main, alone = before.alone } = changes;
+    const { idle_gpus = before.idle_gpus } = changes;
     // Of a loop that has ended, the last one stays.
     const verdicts = verdict
       ? new Map(before.verdicts).set(verdict.loader, verdict)
       : before.verdicts;
-    this.analysis = { verdict, verdicts, offers, diagnosing, profiling, ranks, main, alone };
+    const tasks = { diagnosing, profiling, alone };
+    this.analysis = { verdict, verdicts, offers, ranks, idle_gpus, main, ...tasks };
   }
 
   take(
@@ -105,6 +107,7 @@ const NOTHING: AnalysisState = {
   diagnosing: null,
   profiling: null,
   ranks: [],
+  idle_gpus: [],
   main: null,
   alone: null
 };
