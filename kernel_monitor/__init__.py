@@ -21,7 +21,6 @@ __all__ = ["TarShards", "__version__", "errors", "monitor", "open_session", "swe
 _DEFINED_IN = {
     "TarShards": ".loaders",
     "load_ipython_extension": ".ipython",
-    "monitor": ".runtime",
     "open_session": ".runtime",
     "switchable": ".loaders",
     "unload_ipython_extension": ".ipython",
@@ -39,6 +38,12 @@ def __getattr__(name: str) -> Any:
         if sweeps is None:
             raise missing("sweeps")
         return sweeps.sweep
+    if name == "monitor":
+        from .runtime import monitor
+
+        # Who has this package by import alone, as in marimo, shows the widget without %load_ext.
+        import_module(".control", __name__).answer_widgets(monitor)
+        return monitor
     if name in _DEFINED_IN:
         return getattr(import_module(_DEFINED_IN[name], __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from ..stream.chart_documents import Documents
-    from ..stream.jupyter import KernelChannels
+    from ..stream.jupyter import KernelChannels, Send
 
 
 class Extension:
@@ -38,17 +38,25 @@ class Extension:
         if documents is None:
             return
         from ..control import Control
-        from ..stream.jupyter import KernelChannels
+        from ..stream.jupyter import KernelChannels, cell_under_way
 
         threading.Thread(target=_import_widgets, name="kernel-monitor-import", daemon=True).start()
         self._channels = KernelChannels(shell.kernel)
-        self._channels.listen(Control(monitor, documents).handle)
+        handle, pages = Control(monitor, documents).handle, monitor.widget_pages
+        pages.answer(lambda: handle)
+
+        def from_control_channel(content: Any, reply: Send) -> None:
+            pages.others = True
+            handle(content, reply)
+
+        self._channels.listen(from_control_channel)
         monitor.live_session.expected_hello = documents.hello
         self._channels.before_shutdown(partial(monitor.live_session.goodbye, "the kernel was shut down"))
         monitor.publisher.connect(self._channels.publish)
-        if threading.current_thread() is not threading.main_thread():
-            # Loaded by the sidebar on a subshell, which it uses only while a cell runs on the main shell.
-            monitor.hub.cell_started()
+        # Loaded by a cell, which is under way; or by the sidebar on a subshell, which it uses only while a cell runs on
+        # the main shell.
+        if cell_under_way() or threading.current_thread() is not threading.main_thread():
+            self._cell_started()
         monitor.publisher.notify("loaded")
 
     def unload(self) -> None:
@@ -56,6 +64,7 @@ class Extension:
         monitor.stop("the extension was unloaded")
         monitor.publisher.notify("unloaded")
         monitor.hub.clear()
+        monitor.widget_pages.listen(on=False)
         monitor.publisher.connect(None)
         if self._channels is not None:
             self._channels.unlisten()
@@ -67,12 +76,17 @@ class Extension:
         shell.magics_manager.registry.pop(type(self._magics).__name__, None)
 
     def _before_cell(self, info: Any) -> None:
-        monitor.hub.cell_started()
+        self._cell_started()
         self._magics.cells.begin(str(info.raw_cell))
 
     def _after_cell(self, _result: Any) -> None:
         monitor.hub.cell_ended()
+        monitor.live_session.record_cell(running=monitor.hub.cell_running)
         self._magics.after_cell()
+
+    def _cell_started(self) -> None:
+        monitor.hub.cell_started()
+        monitor.live_session.record_cell(running=True)
 
 
 def _import_widgets() -> None:

@@ -199,7 +199,8 @@ class AloneState(TypedDict):
 class Findings(TypedDict):
     """The results of the live analysis; a frame has only the fields that changed. `ranks`: sentences on jobs of ranks.
 
-    `main`: the id of the loader whose loop trains, where several take turns; None before the first step.
+    `main`: the id of the loader whose loop trains, where several take turns; None before the first step. `idle_gpus`:
+    sentences on GPUs that the kernel holds while no cell runs.
     """
 
     verdict: NotRequired[VerdictState | None]
@@ -207,5 +208,6 @@ class Findings(TypedDict):
     diagnosing: NotRequired[DiagnosisState | None]
     profiling: NotRequired[ProfileState | None]
     ranks: NotRequired[list[str]]
+    idle_gpus: NotRequired[list[str]]
     main: NotRequired[str | None]
     alone: NotRequired[AloneState | None]

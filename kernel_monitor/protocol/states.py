@@ -51,7 +51,7 @@ class MigInstance(TypedDict):
 
 
 class Gpu(TypedDict):
-    """One GPU; `reasons`: NVML's message for each metric that it lacks."""
+    """One GPU; `reasons`: the driver's message for each metric that it lacks."""
 
     index: int
     name: str

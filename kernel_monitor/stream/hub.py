@@ -24,6 +24,7 @@ from ..store import Rows
 from ..text import line, printable, printable_in
 
 LEASE_S = 20.0  # how long a subscription lives without renewal, in seconds
+MOST_LEASES = 1000  # of pages at a time
 IDLE_PAUSE_S = 600.0  # seconds without a running cell after which frames pause until a user acts on a page
 
 Publish = Callable[..., Any]  # sends (type, content, buffers=None) to every connected page; for any thread
@@ -38,27 +39,52 @@ class Hub:
         self._clock = clock
         self._lock = threading.Lock()
         self._leases: dict[tuple[str, str], float] = {}  # expiry by (kind, client)
+        self._held: set[str] = set()  # clients that cannot renew while a cell runs
         self._cells_running = 0
-        self._last_activity = clock()
+        self._cell_runs: Callable[[], bool] | None = None
+        self._last_activity = clock()  # a cell, or a user who acted on a page
+        self._last_cell = clock()
         self.ever_subscribed = False
 
     def subscribe(self, client: str, *, touch: bool = False, kind: str = FRAMES) -> None:
-        """Start or renew a lease; `touch`: a user acted on the page, which ends a pause."""
+        """Start or renew a lease; `touch`: a user acted on the page, which ends a pause.
+
+        Raises MonitorError if there are too many.
+        """
         now = self._clock()
         with self._lock:
+            if len(self._leases) >= MOST_LEASES and (kind, client) not in self._leases:
+                self._expire()
+                if len(self._leases) >= MOST_LEASES:
+                    raise MonitorError(f"{MOST_LEASES:,} pages show this kernel already: close some of them.")
             self._leases[kind, client] = now + LEASE_S
             self.ever_subscribed = self.ever_subscribed or kind == FRAMES
             if touch:
                 self._last_activity = now
 
+    def hold(self, client: str) -> None:
+        """Keep a client's leases until the running cell has ended: no renewal of its gets through before."""
+        with self._lock:
+            self._held.add(client)
+
+    def holds(self, client: str, kind: str) -> bool:
+        """Return whether this client holds a valid lease of this kind."""
+        with self._lock:
+            self._expire()
+            return (kind, client) in self._leases
+
     def unsubscribe(self, client: str) -> None:
         with self._lock:
+            self._held.discard(client)
             for kind in (FRAMES, GLANCE):
                 self._leases.pop((kind, client), None)
 
     def clear(self) -> None:
+        """Forget the pages; and the cells, whose ends are no longer seen."""
         with self._lock:
             self._leases.clear()
+            self._held.clear()
+            self._cells_running = 0
 
     def cell_started(self) -> None:
         with self._lock:
@@ -67,22 +93,52 @@ class Hub:
 
     def cell_ended(self) -> None:
         with self._lock:
-            # The cell that loads the extension started before we were registered.
+            # A cell may have started before we were registered.
             self._cells_running = max(0, self._cells_running - 1)
-            self._last_activity = self._clock()
+            self._last_activity = self._last_cell = self._clock()
+
+    @property
+    def cell_running(self) -> bool:
+        """Whether a cell runs."""
+        with self._lock:
+            return self._busy()
+
+    @property
+    def idle_s(self) -> float:
+        """The time since the last cell ended, s; 0 while one runs."""
+        with self._lock:
+            if self._busy():
+                self._last_cell = self._clock()
+            return self._clock() - self._last_cell
 
     def wanted(self, kind: str) -> bool:
         """Return whether a page holds a valid lease of this kind."""
         with self._lock:
-            now = self._clock()
-            self._leases = {lease: until for lease, until in self._leases.items() if until >= now}
+            self._expire()
             return any(of == kind for of, _ in self._leases)
+
+    def _expire(self) -> None:
+        now = self._clock()
+        if self._held and self._busy():
+            # After the cell's end a renewal has one lease's time to arrive.
+            held = {lease: now + LEASE_S for lease in self._leases if lease[1] in self._held}
+            self._leases |= held
+        self._leases = {lease: until for lease, until in self._leases.items() if until >= now}
+        self._held &= {client for _, client in self._leases}
+
+    def ask_cells(self, runs: Callable[[], bool]) -> None:
+        """Ask this whether a cell runs, where no hook says so; then nothing is paused, as nothing counts messages."""
+        self._cell_runs = runs
+
+    def _busy(self) -> bool:
+        return self._cells_running > 0 or (self._cell_runs is not None and self._cell_runs())
 
     @property
     def paused(self) -> bool:
         """Return whether frames are paused because no cell ran for `IDLE_PAUSE_S`."""
         with self._lock:
-            return self._cells_running == 0 and self._clock() - self._last_activity > IDLE_PAUSE_S
+            idle = self._cells_running == 0 and self._cell_runs is None
+            return idle and self._clock() - self._last_activity > IDLE_PAUSE_S
 
 
 class SidebarRequest:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import uuid
 from collections.abc import Callable, Mapping
@@ -38,6 +39,27 @@ def page_of_cell(shell: Any) -> str | None:
     get_parent = getattr(getattr(shell, "kernel", None), "get_parent", None)
     page = get_parent and (get_parent("shell") or {}).get("header", {}).get("session")
     return page if isinstance(page, str) and page else None
+
+
+def has_user() -> bool:
+    """Return whether the running cell can ask its user: nbclient and what is built on it say that theirs cannot."""
+    parent = _cell_request()
+    return parent is None or parent.get("content", {}).get("allow_stdin", True) is not False
+
+
+def cell_under_way() -> bool:
+    """Return whether a cell runs now whose end ipykernel will announce."""
+    parent = _cell_request() or {}
+    runs = parent.get("header", {}).get("msg_type") == "execute_request"
+    return runs and not parent.get("content", {}).get("silent", False)
+
+
+def _cell_request() -> dict[str, Any] | None:
+    """Return the newest request on the shell channel of this process's kernel; None without an ipykernel."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    get_parent = getattr(getattr(shell, "kernel", None), "get_parent", None)
+    return None if get_parent is None else get_parent("shell") or {}
 
 
 class KernelChannels:

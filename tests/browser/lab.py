@@ -100,8 +100,8 @@ class Server:
 
 
 @contextmanager
-def server(root: Path, app: str = "jupyterlab", **env: str) -> Iterator[Server]:
-    """Start ``app`` (``jupyterlab`` or ``notebook``) on loopback; ended by its own process id."""
+def server(root: Path, app: str = "jupyterlab", *, python: str | Path = sys.executable, **env: str) -> Iterator[Server]:
+    """Start ``app`` (``jupyterlab`` or ``notebook``) of ``python`` on loopback; ended by its own process id."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -115,7 +115,7 @@ def server(root: Path, app: str = "jupyterlab", **env: str) -> Iterator[Server]:
     expose = "LabApp" if app == "jupyterlab" else "JupyterNotebookApp"
     process = subprocess.Popen(
         [
-            sys.executable, "-m", app, "--no-browser", "--allow-root",
+            python, "-m", app, "--no-browser", "--allow-root",
             "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}", "--ServerApp.port_retries=0",
             f"--IdentityProvider.token={TOKEN}", f"--ServerApp.root_dir={files}",
             f"--{expose}.expose_app_in_browser=True",
@@ -134,7 +134,7 @@ def server(root: Path, app: str = "jupyterlab", **env: str) -> Iterator[Server]:
         },
     )  # fmt: skip
     try:
-        _wait_for(f"http://127.0.0.1:{port}/api?token={TOKEN}", process, root / f"{app}.log")
+        wait_for_server(f"http://127.0.0.1:{port}/api?token={TOKEN}", process, root / f"{app}.log")
         yield Server(files, process, port)
     finally:
         process.terminate()
@@ -146,7 +146,7 @@ def server(root: Path, app: str = "jupyterlab", **env: str) -> Iterator[Server]:
         log.close()
 
 
-def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path, seconds: float = 180) -> None:
+def wait_for_server(url: str, process: subprocess.Popen[bytes], log: Path, seconds: float = 180) -> None:
     until = time.monotonic() + seconds
     while True:
         try:

@@ -3,8 +3,10 @@
 import type { KernelLike, SignalLike } from './stream/channel.js';
 import { announceCellDashboard, mountDashboard } from './page/dashboard.js';
 import { element } from './page/dom.js';
+import { followSurface, FrontEndLine, isVsCode } from './page/front_end.js';
 import { KernelSource } from './stream/kernel_source.js';
 import { RecordedSource } from './stream/recorded_source.js';
+import { WidgetKernel, type WidgetModel } from './stream/widget_kernel.js';
 
 interface SessionContextLike {
   readonly session: { readonly kernel: KernelLike | null } | null;
@@ -18,7 +20,7 @@ interface ManagerLike {
 }
 
 interface Context {
-  readonly model: {
+  readonly model: WidgetModel & {
     readonly widget_manager?: ManagerLike;
     get?(name: 'recorded'): unknown;
   };
@@ -42,19 +44,31 @@ function render({ model, el }: Context): () => void {
     }
     unmount();
     mounted = kernel;
-    if (typeof kernel?.sendControlMessage !== 'function') {
-      host.replaceChildren(nothing(session !== undefined));
+    if (session !== undefined && kernel === null) {
+      host.replaceChildren(element('p', 'km-dashboard km-nothing', NO_KERNEL));
       unmount = () => undefined;
       return;
     }
+    const controlled = typeof kernel?.sendControlMessage === 'function' && !isVsCode();
+    const widget = controlled ? null : new WidgetKernel(model);
+    const reached = widget ?? kernel!;
+    const line = widget === null ? null : new FrontEndLine(widget);
     const source =
       recorded !== null
-        ? new RecordedSource(kernel, { id: recorded })
-        : new KernelSource(kernel, { loaded: true }); // its package made this widget
+        ? new RecordedSource(reached, { id: recorded })
+        : new KernelSource(reached, { loaded: true }); // its package made this widget
+    if (line !== null) {
+      host.after(line.el);
+    }
+    const unfollow = line === null ? null : followSurface(host, line.el);
     const dashboard = mountDashboard(host, source);
     unmount = () => {
+      unfollow?.();
       dashboard.dispose();
       source.dispose();
+      line?.dispose();
+      line?.el.remove();
+      widget?.dispose();
     };
   };
 
@@ -70,14 +84,7 @@ function render({ model, el }: Context): () => void {
   };
 }
 
-/** The sentence for a widget without a kernel connection: what cannot be done here, and what can. */
-function nothing(hasSession: boolean): HTMLElement {
-  const text = hasSession
-    ? 'This notebook has no kernel now. When it has one again, %monitor shows the dashboard.'
-    : 'This front end gives a widget no connection to its kernel, so that the live charts and the loader switch ' +
-      'cannot work here. They do in JupyterLab and Jupyter Notebook. Here, use %monitor status, ' +
-      '%monitor switch NAME and %monitor export run.html in a cell.';
-  return element('p', 'km-dashboard km-nothing', text);
-}
+const NO_KERNEL =
+  'This notebook has no kernel now. When it has one again, %monitor shows the dashboard.';
 
 export default { render };

@@ -360,6 +360,7 @@ describe('status and buttons', () => {
       diagnosing: null,
       profiling: null,
       ranks: [],
+      idle_gpus: [],
       main: null,
       alone: null
     };

@@ -6,7 +6,7 @@ import { mountDashboard } from '../src/page/dashboard.js';
 import type { DashboardElement } from '../src/page/handle.js';
 import widget from '../src/widget.js';
 import { fakeDocument, FakeModel, FakeMonitor, makeRows, makeSchema, range } from './fakes.js';
-import { FakeSource } from './fakesource.js';
+import { FakeSource, training } from './fakesource.js';
 
 /** The place of an IntersectionObserver: what is on the screen is what a test says. */
 let onScreen: (visible: boolean) => void = () => undefined;
@@ -110,6 +110,22 @@ describe('a dashboard', () => {
     expect(el.monitor?.sourceData('cpu-tiles')?.image).toHaveLength(61);
     expect(el.monitor?.sourceData('none')).toBeNull();
     expect(note().hidden).toBe(true);
+  });
+
+  it('says which GPUs the kernel holds while no cell runs, until one does', () => {
+    mountDashboard(el, source);
+    const said = el.querySelector<HTMLElement>('[aria-label="Idle GPUs"]')!;
+    expect(said.hidden).toBe(true);
+    source.analysis = { ...training('loader-1'), idle_gpus: ['GPU 0 …', 'GPU 1 …'] };
+    source.changed.emit();
+    expect([said.hidden, said.role, said.textContent]).toEqual([
+      false,
+      'status',
+      'GPU 0 …\nGPU 1 …'
+    ]);
+    source.analysis = training('loader-1');
+    source.changed.emit();
+    expect(said.hidden).toBe(true);
   });
 
   it('tells its source when it is seen, and draws only then', async () => {
@@ -287,9 +303,21 @@ describe('a dashboard', () => {
 });
 
 describe('the widget', () => {
-  it('says what to use where a front end gives no kernel', () => {
-    const clean = widget.render({ model: {}, el });
-    expect(el.textContent).toContain('%monitor export run.html');
+  const sent: { content: { command: string } }[] = [];
+  const silent = {
+    send: (message: unknown) => void sent.push(message as (typeof sent)[0]),
+    on: () => undefined,
+    off: () => undefined
+  };
+
+  it('asks by its own messages where a front end gives no kernel, and says what that means', async () => {
+    const clean = widget.render({ model: silent, el });
+    onScreen(true);
+    await settle();
+    expect(sent.map(({ content }) => content.command)).toEqual(['hello', 'subscribe']);
+    const note = el.querySelector('[role=note]')!;
+    expect(note.textContent).toContain('while a cell runs clicks cannot reach the kernel');
+    expect(note.textContent).toContain('kernel-monitor switch dali-cpu');
     clean();
     expect(el.childNodes).toHaveLength(0);
   });
@@ -297,7 +325,8 @@ describe('the widget', () => {
   it('shows a recorded session where it carries the name of one', async () => {
     const monitor = new FakeMonitor();
     const get = (name: string): unknown => (name === 'recorded' ? 'r1' : undefined);
-    const clean = widget.render({ model: { widget_manager: { kernel: monitor.kernel }, get }, el });
+    const manager = { widget_manager: { kernel: monitor.kernel } };
+    const clean = widget.render({ model: { ...silent, ...manager, get }, el });
     onScreen(true);
     await settle();
     expect(monitor.kernel.requests[0]).toMatchObject({
@@ -306,7 +335,7 @@ describe('the widget', () => {
     });
     clean();
     const live = widget.render({
-      model: { widget_manager: { kernel: monitor.kernel }, get: () => null },
+      model: { ...silent, ...manager, get: () => null },
       el
     });
     onScreen(true);
@@ -327,6 +356,7 @@ describe('the widget', () => {
       }
     };
     const model = {
+      ...silent,
       widget_manager: { kernel: first.kernel, context: { sessionContext: session } }
     };
     const clean = widget.render({ model, el });

@@ -37,6 +37,7 @@ export function training(loader: string): AnalysisState {
     diagnosing: null,
     profiling: null,
     ranks: [],
+    idle_gpus: [],
     main: loader,
     alone: null
   };

@@ -25,6 +25,7 @@ const known = (changes: Partial<AnalysisState> = {}): AnalysisState => ({
   diagnosing: null,
   profiling: null,
   ranks: [],
+  idle_gpus: [],
   main: null,
   alone: null,
   ...changes
@@ -296,7 +297,7 @@ describe('Tune', () => {
   });
 
   it('shows what it tries and what is left by the time, as nobody knows how many settings come', () => {
-    const bar = (): HTMLElement => one('[role=progressbar]');
+    const bar = (): HTMLElement => one('[role=progressbar][aria-label=Tune]');
     show({ diagnosing: { ...base, seconds_left: 60 } });
     show({
       diagnosing: { ...base, seconds_left: 45, message: 'measuring torchvision, 6 workers' }

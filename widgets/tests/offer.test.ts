@@ -29,6 +29,7 @@ const known = (offers: readonly Offer[] = []): AnalysisState => ({
   diagnosing: null,
   profiling: null,
   ranks: [],
+  idle_gpus: [],
   main: null,
   alone: null
 });

@@ -54,3 +54,33 @@ def test_the_cell_that_loads_the_extension_may_end_unseen() -> None:
     hub.cell_started()
     hub.cell_ended()
     assert not hub.paused
+
+
+def test_who_cannot_renew_while_a_cell_runs_is_held_until_its_end_and_no_longer() -> None:
+    clock = Clock()
+    hub = Hub(clock)
+    hub.subscribe("renews")
+    hub.subscribe("held")
+    hub.hold("held")
+    hub.cell_started()
+    clock.now += 100 * LEASE_S
+    running = {client: hub.holds(client, FRAMES) for client in ("renews", "held")}
+    hub.cell_ended()
+    clock.now += LEASE_S - 1
+    running["just after"] = hub.wanted(FRAMES)
+    clock.now += 2
+    running["later"] = hub.wanted(FRAMES)
+    assert running == {"renews": False, "held": True, "just after": True, "later": False}
+
+
+def test_where_no_hook_says_so_the_hub_asks_whether_a_cell_runs_and_never_pauses() -> None:
+    clock = Clock()
+    hub = Hub(clock)
+    runs = [True]
+    hub.ask_cells(lambda: runs[0])
+    clock.now += IDLE_PAUSE_S * 2
+    busy = [hub.cell_running]
+    runs[0] = False
+    busy.append(hub.cell_running)
+    assert busy == [True, False]
+    assert not hub.paused
