@@ -20,8 +20,10 @@ from ..recorded import Opened, RecordedSession
 from ..steps import phase_times
 from ..store import Snapshot, Store
 from ..stream.hub import Hub, SidebarRequest
+from ..stream.widget_pages import WidgetPages
 from ..text import checked_text, printable
 from .current_verdict import under_way
+from .experiment_log import ExperimentLog, Source
 from .export import Exporter, lines
 from .loader_commands import LiveLoader, LoaderCommands
 from .optional_parts import ALONE_S, PATIENCE_S, profiler
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from ..protocol.analysis_states import DiagnosisState, Findings, GainState, OfferState, ProfileState, VerdictState
     from ..protocol.states import LoaderState, RecordingState, SettingsState
     from ..widgets import Dashboard
+    from .experiment_log import ExperimentLogState
 
 _RECORDER_ANSWER_S = 3.0  # how long `configure` waits for the recorder's answer, which usually takes 50 ms
 MAX_LABEL = 200  # characters of a mark's label; charts show the first forty
@@ -60,11 +63,14 @@ class Monitor:
         self.hub = Hub()
         self.sidebar = SidebarRequest()
         self.store = Store()
-        self.opened = Opened()
+        self.widget_pages = WidgetPages(self.hub)
+        self.opened = Opened(self.widget_pages)
         self._settings = Settings()
         self._lock = threading.RLock()
         self.live_session = Session(self.store)
-        self.publisher = Publisher(self.live_session, self.store, self.hub, lambda: self._settings, self._tasks)
+        self.publisher = Publisher(
+            self.live_session, self.store, self.widget_pages, lambda: self._settings, self._tasks
+        )
         self.live_session.listen(self.publisher.row, self.publisher.notify, self._show)
         self._loaders = LoaderCommands(
             self.live_session.tracker, self.publisher.current.offers, self.live_session.ranks.loaders
@@ -83,6 +89,9 @@ class Monitor:
         self.diagnosis = LoopCommand(self._loaders.choose_own, context)
         self.profiler = profiler(session, self.start)
         self.exporter = Exporter(self.live_session, self.store)
+        self._log = ExperimentLog(
+            Source(self.store, tracker.states, self.exporter.comparison, self.live_session.remember)
+        )
         self._news: str | None = None
         self._began = 0.0
         self._configure_store()
@@ -113,6 +122,7 @@ class Monitor:
             self.publisher.notify("left-without-goodbye", **left)
         if started:
             self._began = time.monotonic()
+            self._log.begin(self._settings.log_to)
             self.publisher.notify("started")
 
     def configure(
@@ -129,6 +139,8 @@ class Monitor:
         ranks: str | None = None,
         unfolded: str | list[str] | tuple[str, ...] | None = None,
         attach: bool | None = None,
+        http: bool | None = None,
+        log_to: str | list[str] | tuple[str, ...] | None = None,
     ) -> SettingsState:
         """Change settings, also while the monitor runs, without losing samples; returns all settings.
 
@@ -151,11 +163,20 @@ class Monitor:
                 `default`: all while they have at most 64 cores together. Recordings have all cores in any case.
             attach: whether every DataLoader that this process iterates is measured, and can be switched by a click;
                 default True. False: only what `switchable` or `watch_loader` has wrapped.
+            http: whether dashboards in front ends without a control channel may send their requests to a port of
+                127.0.0.1 that this process opens, so that clicks are acted on while a cell runs; default False. Part of
+                no recording.
+            log_to: whose active run gets the measured figures every 5 s and what a switch changed: `wandb`, `mlflow`,
+                `tensorboard` (a folder in `runs`), `tensorboard:FOLDER`, a list of these, or an empty text for none
+                (the default). `experiment_logs` has the result. Part of no recording.
 
         Raises:
             SessionError: a value is not accepted; nothing was changed.
+            MonitorError: `http` is given, and no port can be opened.
             MonitorError: `ranks` is given, and the package `ranks` is not installed.
         """
+        if http is not None and not isinstance(http, bool):
+            raise SessionError(f"http is True or False, not {http!r}.")
         with self._lock:
             put_in_force = _ray_settings(ray, send_files)
             if ranks and plugin("ranks") is None:
@@ -163,13 +184,17 @@ class Monitor:
             before = self._settings
             after = before.changed(
                 interval=interval, history=history, charts=charts, record=record, price=price, node_names=node_names,
-                ranks=ranks, unfolded=unfolded, attach=attach,
+                ranks=ranks, unfolded=unfolded, attach=attach, log_to=log_to,
             )  # fmt: skip
             self._settings = after
             put_in_force()
+            if http is not None:
+                self.widget_pages.listen(on=http)
             self._configure_store()
             if after != before or record is not None:
                 self.live_session.configure(before, after)
+        if after.log_to != before.log_to and self.running:
+            self._log.begin(after.log_to)
         if record is not None and self.running:
             self.live_session.recorder.settle(_RECORDER_ANSWER_S)
         if after != before:
@@ -178,6 +203,7 @@ class Monitor:
 
     def stop(self, reason: str = "stopped") -> None:
         """Stop sampling. What was measured stays, for the charts and for `export`."""
+        self._log.end()
         if self.live_session.stop(reason):
             self.publisher.notify("stopped")
 
@@ -190,6 +216,11 @@ class Monitor:
     def recording(self) -> RecordingState:
         """`state` (`recording`, `moved`, `stopped`, `off`), `path` of the file, `message` for people."""
         return self.live_session.recorder.to_json().copy()
+
+    @property
+    def experiment_logs(self) -> list[ExperimentLogState]:
+        """For each client of `log_to`: `client`, `state` (`waiting`, `logging`, `failed`), `run`, `message`."""
+        return self._log.states()
 
     @property
     def running(self) -> bool:
@@ -219,14 +250,14 @@ class Monitor:
         if self.live_session.id is None:
             return "kernel_monitor is not running. %monitor start starts it."
         found = lines(self.live_session, self.store, self.settings, self.cost())
-        return printable("\n".join([*found, *self.step_notices(), *self.live_session.notices]))
+        return printable("\n".join([*found, *self._log.lines(), *self.step_notices(), *self.live_session.notices]))
 
     def dashboard(self) -> Dashboard:
         """Return the dashboard as a widget, for the output of a cell. Starts the monitor if needed."""
         from ..widgets import Dashboard
 
         self.start()
-        return Dashboard()
+        return Dashboard(self.widget_pages)
 
     @property
     def verdict(self) -> VerdictState | None:
@@ -531,7 +562,9 @@ class Monitor:
         self.profiler.forget_in_child()
         self._lock = threading.RLock()
         self.live_session.forget_in_child()
+        self._log.forget_in_child()
         self.publisher.connect(None)
+        self.widget_pages.clear()
 
 
 monitor: Monitor = Monitor()

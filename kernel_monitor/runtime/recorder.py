@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from ..errors import MonitorError
 from ..node_sources import Node, node_series
-from ..privacy import T, pseudonymous
+from ..privacy import T, own_name, private_in, pseudonymous, without_secrets_in
 from ..rank import Rank, job_series, jobs_of, rank_series
 from ..record import sessions
 from ..text import printable
@@ -150,6 +150,7 @@ class RecorderFeed:
         self._rank_rows: dict[str, _RankRows] = {}
         self._epochs: Mapping[str, Any] | None = None
         self._workers: list[int] = []
+        self._cell_running: bool | None = None
         self._flushed = self._compared = clock()
 
     def begin(self, facts: Mapping[str, Any]) -> None:
@@ -158,11 +159,21 @@ class RecorderFeed:
             self._states, self._nodes, self._ranks, self._epochs, self._workers = None, (), (), None, []
             self._compared -= COMPARE_S
         self._send({"do": "facts", "facts": facts})
+        if self._cell_running is not None:
+            self.cell(running=self._cell_running)
+
+    def cell(self, *, running: bool) -> None:
+        """Send whether a cell runs."""
+        self._cell_running = running
+        self.record("cell_running", cell_running=running)
 
     def record(self, do: str, **fields: Any) -> None:
         """Send a message that is for the recorder only: `facts`, `event`, `steps` or `epochs`."""
         if self._recording():
-            self._send({"do": do, **(fields if do == "steps" else self._hide(fields))})
+            if do != "steps":
+                fields = self._hide(fields)
+            # A mark's words are the user's, and may name a folder.
+            self._send({"do": do, **(private_in(fields) if do == "event" else fields)})
 
     def epochs(self, past: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
         """Send the counts of the epochs before each loader's newest; `past` is a new object when they changed."""
@@ -245,8 +256,9 @@ class RecorderFeed:
         self._flush_nodes()
 
     def _hide(self, value: T) -> T:
-        """Nested lists and dicts with the pseudonyms of nodes in place of their names."""
-        return pseudonymous(value, self._hidden() or {})
+        """Nested lists and dicts without keys, and with the pseudonyms of machines in place of their names."""
+        hidden = self._hidden()
+        return without_secrets_in(value if hidden is None else pseudonymous(value, {**own_name(), **hidden}))
 
     def _flush_nodes(self) -> None:
         found, self._node_rows = self._node_rows, {}

@@ -13,6 +13,7 @@ from ..errors import SessionError
 from ..protocol.states import SettingsState
 from ..store.charts import CHART_IDS, chart_ids, default_charts
 from ..text import printable
+from .experiment_log import targets
 
 INTERVAL_S = (0.05, 60.0)
 HISTORY_S = (60.0, 3600.0)
@@ -47,6 +48,7 @@ class Settings:
     unfolded: tuple[str, ...] | None = None  # ids of nodes shown with their cores, `all`, `none`; None: by size
     node_names: bool = False  # whether recordings and exports may name other machines
     attach: bool = True  # whether DataLoaders that were not wrapped are measured
+    log_to: tuple[str, ...] = ()  # clients whose active run gets the figures (`experiment_log.targets`)
 
     @property
     def charts(self) -> tuple[str, ...]:
@@ -89,6 +91,7 @@ class Settings:
         ranks: Any = None,
         unfolded: Any = None,
         attach: Any = None,
+        log_to: Any = None,
     ) -> Settings:
         """Return a copy with these values changed, if not None (see `Monitor.configure`); SessionError names a wrong
         one.
@@ -110,6 +113,8 @@ class Settings:
             new = replace(new, attach=_flag("attach", attach))
         if ranks is not None:
             new = replace(new, ranks=_address(ranks))
+        if log_to is not None:
+            new = replace(new, log_to=targets(log_to))
         if unfolded is not None:
             new = replace(new, unfolded=_unfolded(unfolded))
         return new
