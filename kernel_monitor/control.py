@@ -27,6 +27,7 @@ from .text import check
 _SETTINGS = ("interval", "history", "charts", "record", "price", "unfolded")
 KNOBS = ("workers", "prefetch", "threads")
 CODE_FILE = "dali_loader.py"
+_LONGEST_TEXT = 4096  # characters of a text in a request: a path's
 
 Args = Mapping[str, object]  # the arguments of a request, as the page sent them
 
@@ -57,6 +58,8 @@ def text(args: Args, key: str) -> str:
     value = args.get(key)
     if not isinstance(value, str) or not value:
         raise _BadRequest(f"The request needs {key!r} (text).")
+    if len(value) > _LONGEST_TEXT:
+        raise _BadRequest(f"The request's {key!r} has more than {_LONGEST_TEXT:,} characters.")
     check(value, f"The request's {key!r}")
     return value
 
@@ -295,6 +298,12 @@ class Control:
         return lambda _args: OF_RECORDED[command](monitor.opened.get(recorded), monitor.publisher.state())
 
 
+def answer_widgets(monitor: Monitor) -> None:
+    """Let widgets of this process ask the monitor, unless an IPython extension answers them already."""
+    if not monitor.widget_pages.answers:
+        monitor.widget_pages.answer(lambda: Control(monitor).handle)
+
+
 def _answer_optional(request: Request, monitor: Monitor, args: Args) -> Answer:
     """Answer a request of an optional package."""
     return request.answer(monitor, args), []
@@ -338,6 +347,7 @@ def _recorded_subscribe(session: RecordedSession, state: MonitorState) -> Answer
         diagnosing=None,
         profiling=None,
         ranks=[],
+        idle_gpus=[],
         main=None if session.verdict is None else session.verdict["loader"],
         alone=None,
         **state,

@@ -1,15 +1,19 @@
-"""Privacy of paths and of other machines: what recordings and reports must not hold of either."""
+"""Privacy of paths, keys and other machines: what recordings and reports must not hold of them."""
 
 from __future__ import annotations
 
 import ntpath
 import os
+import platform
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache, lru_cache
 from typing import Any, TypeVar
+from urllib.parse import quote
+
+T = TypeVar("T")
 
 # ---- Privacy of paths: recordings and reports contain the names of files, but not of their folders.
 
@@ -54,7 +58,8 @@ def without_known(text: str, *known: str) -> str:
 
 
 def private(text: str, *known: str) -> str:
-    """Return `text` without the folders of known paths, of this process, and of anything that looks like a path."""
+    """Return `text` without keys, and without the folders of known paths, of this process, of what looks like one."""
+    text = without_secrets(text)
     if "/" not in text and "\\" not in text:
         return text
     text = without_known(text, *known)
@@ -64,7 +69,7 @@ def private(text: str, *known: str) -> str:
 
 
 def error_text(error: BaseException, *known: str) -> str:
-    """Return an exception's message without folders; may be empty.
+    """Return an exception's message without folders and keys; may be empty.
 
     Paths in its attributes and in those of its causes are known, and those in `known`.
     """
@@ -185,9 +190,89 @@ def _own_folders(home: str, working: str) -> list[tuple[str, str]]:
     return sorted(own, key=lambda pair: -len(pair[0]))
 
 
+# ---- Privacy of keys: an exception's text may quote a command line, an address or a request with a key in it.
+
+HIDDEN = "[hidden]"
+_SHORTEST = 8  # characters of a key that is looked for
+_KEY_VARIABLE = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?)S?(?:_|$)", re.IGNORECASE)
+_OF_KEY = "(?:access|account|api|auth|license|private|secret)"
+_KEY_NAME = f"(?:{_OF_KEY}[_-]?key|token|secret|password|passwd|passphrase|credentials?)"
+# `--api-key VALUE`, `API_KEY=VALUE`, `"api_key": "VALUE1"`: the value after a colon has a digit, as it may be prose.
+# Counts are bounded, and a name begins where a word begins, so that the time is linear in the text's length.
+_ASSIGNED = re.compile(
+    rf"""(?P<name>(?<![\w.-])(?P<option>--)?[\w.-]{{0,60}}?{_KEY_NAME}(?:[_-][a-z]{{1,12}}){{0,2}}["']?
+    (?:\s{{0,3}}=\s{{0,3}}["']?|\s{{0,3}}:\s{{0,3}}["']?(?=[^\s"',;&]{{0,60}}\d)|(?(option)\s{{1,3}}|(?!))))
+    (?!\[hidden)[^\s"',;&)\]}}]{{6,}}""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_BEARER = re.compile(r"\b(?P<name>(?:Bearer|Basic)\s+)[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE)
+_IN_ADDRESS = re.compile(r"(?P<name>://)[^\s/@'\"]+@")  # user and password
+# As services mark their keys: OpenAI, Hugging Face, GitHub, GitLab, AWS, Google, Slack; and a JSON web token.
+_MARKED = re.compile(
+    r"(?<![\w-])(?P<name>)(?:(?:sk-|hf_|gh[oprsu]_|github_pat_|glpat-|xox[abprs]-)[\w-]{16,}"
+    r"|(?:AKIA|ASIA)[A-Z0-9]{16}|AIza[\w-]{30,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
+)
+
+
+def without_secrets(text: str) -> str:
+    """Return `text` with keys, tokens and passwords replaced by `[hidden]`.
+
+    They are found as values of environment variables that are called so, after names that are called so, in addresses
+    and in HTTP's headers, and by the marks of well-known services. A key that is none of these is not found.
+    """
+    if len(text) < 2 * _SHORTEST and (len(text) < _SHORTEST or not any(map(str.isdigit, text))):
+        known: list[str] = []  # the usual case, a name or a word: shorter than any of the environment's
+    else:
+        known = _key_values()
+    for value in known:
+        text = text.replace(value, HIDDEN)
+    if len(text) < _SHORTEST or text.isalnum():
+        return text
+    for pattern in (_BEARER, _IN_ADDRESS, _MARKED, _ASSIGNED):
+        text = pattern.sub(lambda found: f"{found['name']}{HIDDEN}{'@' if found[0][-1] == '@' else ''}", text)
+    return text
+
+
+def without_secrets_in(value: T) -> T:
+    """Return nested lists and dicts with `without_secrets` of every text."""
+    return _each_text(value, without_secrets)
+
+
+def private_in(value: T) -> T:
+    """Return nested lists and dicts with `private` of every text."""
+    return _each_text(value, private)
+
+
+def _each_text(value: T, change: Callable[[str], str]) -> T:
+    found: Any = value
+    if isinstance(value, str):
+        found = change(value)
+    elif isinstance(value, list | tuple):
+        found = [_each_text(entry, change) for entry in value]
+    elif isinstance(value, Mapping):
+        found = {key: _each_text(entry, change) for key, entry in value.items()}
+    result: T = found
+    return result
+
+
+def _key_values() -> list[str]:
+    """Return the keys in this process's environment, as they are and as a URL quotes them, longest first.
+
+    Short words are none, and neither are files: `torchvision` as a password must not rename an engine.
+    """
+    found: set[str] = set()
+    for name in os.environ:
+        if _KEY_VARIABLE.search(name) is None:
+            continue
+        value = os.environ.get(name, "").strip()
+        long = len(value) >= 2 * _SHORTEST or (len(value) >= _SHORTEST and any(map(str.isdigit, value)))
+        if long and not os.path.exists(value):  # noqa: PTH110 - any string
+            found |= {value, quote(value, safe="")}
+    return sorted(found, key=len, reverse=True)
+
+
 # ---- Privacy of other machines: exports and recordings have the ids of nodes (`node-1`) in place of their names.
 
-T = TypeVar("T")
 FEWEST = 3  # characters of a name that is replaced
 
 _STRUCTURAL = frozenset(
@@ -196,6 +281,12 @@ _STRUCTURAL = frozenset(
 """The keys whose texts stay: a host that is called `torchvision` must not rename an engine."""
 _NAMING = frozenset({"id", "name"})
 """The keys of whole names: of a machine, which is replaced, or of something else, of which no part is."""
+
+
+def own_name() -> dict[str, str]:
+    """Return this machine's name with its pseudonym; empty if the name is a mere word, which may mean anything."""
+    name = platform.node().partition(".")[0]
+    return {name: "this-machine"} if re.search(r"[\d_-]", name) else {}
 
 
 def pseudonymous(value: T, names: Mapping[str, str]) -> T:

@@ -27,6 +27,7 @@ import psutil
 
 from ..errors import SessionError
 from ..os_process import child_environment
+from ..privacy import without_secrets
 from ..rank import Rank
 from .session_files import VARIABLE, JoinError
 
@@ -52,9 +53,9 @@ class RankCommand:
 
     @property
     def text(self) -> str:
-        """The script or module with its arguments, for people."""
+        """The script or module with its arguments, for people, and without keys."""
         place = _program(self.words) or 0
-        return " ".join(["python", *self.words[place:]])[:200]
+        return without_secrets(" ".join(["python", *self.words[place:]]))[:200]
 
     def alone(self, join: str) -> dict[str, str]:
         """Return the environment for one rank alone that joins the session of the folder `join`, under `main`.

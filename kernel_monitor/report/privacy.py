@@ -1,4 +1,4 @@
-"""Removes from a page what must not be sent: folders of the machine it came from, names of other machines.
+"""Removes from a page what must not be sent: folders and the name of its machine, keys, names of other machines.
 
 And what a file in UTF-8 cannot hold: the lone surrogates with which Python spells odd file names, control characters.
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..privacy import last_part, private, pseudonymous
+from ..privacy import last_part, own_name, private, pseudonymous
 from ..store import Snapshot
 
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -26,7 +26,8 @@ def clean(snapshot: Snapshot) -> Snapshot:
     """
     if not snapshot.facts.get("node_names"):
         nodes = snapshot.schema.nodes
-        snapshot = with_pseudonyms(snapshot, {node.name: node.id for node in nodes if node.name != node.id})
+        names = {node.name: node.id for node in nodes if node.name != node.id}
+        snapshot = with_pseudonyms(snapshot, {**own_name(), **names})
     schema = snapshot.schema
     skips = [skip for state in snapshot.loaders for skip in state.get("skips") or ()]
     known = sorted({path for skip in skips if isinstance(path := skip.get("path"), str) and path != last_part(path)})

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
+import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +18,15 @@ import numpy as np
 import pytest
 from bokeh.palettes import Viridis256
 from PIL import Image
-from playwright.sync_api import Browser, FloatRect, Locator, Page, expect
+from playwright.sync_api import Browser, Dialog, FloatRect, Locator, Page, expect
 
 from kernel_monitor.output import write
+from kernel_monitor.recorded import Opened
 from kernel_monitor.report.page import render
 from kernel_monitor.store import LoaderInfo, Snapshot
 from kernel_monitor.views.hardware_charts import grouped
 from tests.browser.scenes import ORIGIN, machine, run
+from tests.record import hostile
 from tests.unit.analysis.test_compare_segments import session, state
 
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"> $$x^2$$ <b>bold</b>"
@@ -100,6 +106,11 @@ def bottom(place: Locator) -> float:
     return box["y"] + box["height"]
 
 
+def _dismissed(complaints: list[str], dialog: Dialog) -> None:
+    complaints.append(f"dialog: {dialog.message}")
+    dialog.dismiss()
+
+
 @contextmanager
 def opened(browser: Browser, path: Path, **options: Any) -> Iterator[Seen]:
     context = browser.new_context(offline=True, viewport={"width": 1200, "height": 900}, **options)
@@ -107,6 +118,8 @@ def opened(browser: Browser, path: Path, **options: Any) -> Iterator[Seen]:
     seen = Seen(page)
     page.on("request", lambda request: seen.requests.append(request.url))
     page.on("pageerror", lambda error: seen.complaints.append(str(error)))
+    page.on("dialog", partial(_dismissed, seen.complaints))
+    page.on("popup", lambda other: seen.complaints.append(f"window: {other.url}"))
     page.on(
         "console",
         lambda message: seen.complaints.append(message.text) if message.type in ("error", "warning") else None,
@@ -262,6 +275,76 @@ def test_hostile_names_are_text_everywhere(browser: Browser, tmp_path: Path) -> 
         assert seen.page.locator("img").count() == 0
         assert seen.page.title().startswith("Training session of ")
         assert seen.requests == [(tmp_path / "hostile.html").as_uri()]
+        assert seen.complaints == []
+
+
+ATTACKS = (
+    "</script><script>window.owned = 1; alert(1)</script>",
+    "--><!--<script>window.owned = 1</script>]]></textarea></style></title><svg onload='window.owned = 1'>",
+    "<iframe srcdoc='<script>parent.owned = 1</script>'></iframe><object data='data:text/html,x'></object>",
+    "<base href='https://evil.example/'><link rel=stylesheet href='https://evil.example/x.css'>",
+    "<meta http-equiv=refresh content='0;url=https://evil.example/'><form action='https://evil.example'><input>",
+    '" onmouseover="window.owned = 1" autofocus onfocus="window.owned = 1" x="',
+    "javascript:window.owned=1 //{{ 7 * 191 }} ${7 * 191} {% raw %} $$\\href{javascript:window.owned=1}{x}$$",
+    "\u202egpj.exe \u2066x\u2069 \u2028\u2029",
+    "nul\0 \x1b[2J bell\a \ud800",
+    "<b>" + "x" * 1_000_000,
+)
+NAMED = {
+    "action", "backend", "basis", "cause", "cpu_model", "currency", "encoder", "label", "message", "name", "note",
+    "path", "platform", "python", "reason", "source", "status", "target", "torch", "transform",
+}  # fmt: skip
+
+
+def attacked(path: Path) -> None:
+    """A recording in which every name is an attack: of loaders, engines, transforms, files, GPUs, the host, marks."""
+    hostile.base(path, rows=200)
+    turns, chosen = cycle(ATTACKS), dict[str, str]()
+
+    def attack(text: str) -> str:
+        if text not in chosen:
+            chosen[text] = next(turns)
+        return chosen[text]
+
+    def changed(value: Any, key: str = "") -> Any:
+        if isinstance(value, dict):
+            return {name: changed(inner, name) for name, inner in value.items()}
+        if isinstance(value, list):
+            return [attack(inner) if isinstance(inner, str) else changed(inner) for inner in value]
+        return attack(value) if isinstance(value, str) and key in NAMED else value
+
+    with closing(sqlite3.connect(path)) as connection:
+        for table, column, key in (("meta", "value", "key"), ("events", "event", "id"), ("hellos", "hello", "id")):
+            for which, text in connection.execute(f"SELECT {key}, {column} FROM {table}").fetchall():  # noqa: S608
+                value = json.loads(text)
+                if isinstance(value, dict | list):
+                    new: Any = changed(value)
+                    if isinstance(value, dict) and "series" in value:
+                        new = {**changed({**value, "series": None}), "series": value["series"]}
+                    statement = f"UPDATE {table} SET {column} = ? WHERE {key} = ?"  # noqa: S608
+                    connection.execute(statement, (json.dumps(new), which))
+        connection.commit()
+    assert {*chosen.values()} == {*ATTACKS}
+
+
+def test_a_recording_full_of_attacks_is_a_report_that_does_nothing(browser: Browser, tmp_path: Path) -> None:
+    attacked(tmp_path / "attack.kmsession")
+    path = write(tmp_path / "attack.html", Opened().open(tmp_path / "attack.kmsession").render())
+    assert path.stat().st_size < 20e6
+    with opened(browser, path) as seen:
+        for place in ("details", "summary", "[tabindex]", "button"):
+            for found in seen.page.locator(place).all()[:20]:
+                if found.is_visible():
+                    found.hover(timeout=5000)
+        text = seen.page.locator("main").inner_text()
+        assert sum(attack[:40] in text for attack in ATTACKS) >= 4  # they are shown, as text
+        assert "1337" not in text
+        assert not set("\0\x1b\a") & set(text)
+        assert seen.run("[window.owned, document.scripts.length]") == [None, 3]
+        odd = "iframe, object, embed, base, link, form, meta[http-equiv=refresh], [onload], [onmouseover], [onfocus]"
+        assert seen.page.locator(odd).count() == 0
+        assert seen.page.url == path.as_uri()
+        assert seen.requests == [path.as_uri()]
         assert seen.complaints == []
 
 

@@ -1,10 +1,14 @@
-"""What a record says of a file: its name and none of its folders, however the path is written in a message."""
+"""What a record says of a file: its name and none of its folders, however the path is written in a message.
+
+And of keys: nothing.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +17,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from kernel_monitor.errors import MonitorError, SampleError
-from kernel_monitor.privacy import error_text, last_part, private, without_known, without_paths
+from kernel_monitor.privacy import HIDDEN, error_text, last_part, private, without_known, without_paths, without_secrets
 
 
 @pytest.mark.parametrize(
@@ -127,3 +131,48 @@ def test_an_error_tells_no_folder_of_the_files_that_it_is_of(tmp_path: Path, mon
     home = tmp_path / f"first {CLIENT}"
     monkeypatch.setenv("HOME", str(home))
     assert error_text(OSError(f"no {home}/x y, no {home}, no {Path.cwd()}")) == "no ~/x y, no ~, no …"
+
+
+# -- keys -------------------------------------------------------------------------------------------------------------
+
+KEY = "0123456789abcdef" * 2
+MARKED = ["hf_" + KEY, "sk-" + KEY, "ghp_" + KEY, "AKIA" + "0" * 16, f"eyJ{KEY}.eyJ{KEY}.{KEY}"]
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("train.py --api-key hunterhunter2 --lr 0.1", f"train.py --api-key {HIDDEN} --lr 0.1"),
+        ("train.py --token=hunterhunter", f"train.py --token={HIDDEN}"),
+        ("{'secret_access_key': 'ab/cd+12'}", f"{{'secret_access_key': '{HIDDEN}'}}"),
+        ("HTTP 401: Authorization: Bearer abcdefgh", f"HTTP 401: Authorization: Bearer {HIDDEN}"),
+        ("cannot reach s3://me:hunter2@store/x.jpg", f"cannot reach s3://{HIDDEN}@store/x.jpg"),
+        ("https://store/x.jpg?token=abcdefgh&size=3", f"https://store/x.jpg?token={HIDDEN}&size=3"),
+        *((f"no such key: {key}.", f"no such key: {HIDDEN}.") for key in MARKED[:3]),
+        *((f"denied ({key})", f"denied ({HIDDEN})") for key in MARKED[3:]),
+        ("Unexpected token: in JSON", "Unexpected token: in JSON"),
+        ("tokenizer=bert-base-uncased, tokens=512000", "tokenizer=bert-base-uncased, tokens=512000"),
+        ("KeyError: 'photo_0815'; key photo_0815.tif", "KeyError: 'photo_0815'; key photo_0815.tif"),
+        ("412 images/s, dali-cpu since batch 12", "412 images/s, dali-cpu since batch 12"),
+    ],
+)
+def test_a_key_in_a_text_is_hidden(text: str, left: str) -> None:
+    assert private(text) == left
+    assert private(left) == left
+
+
+def test_the_environments_keys_are_hidden_and_its_other_values_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    monkeypatch.setenv("STORE_PASSWORD", "torchvision")  # a word that stands everywhere
+    monkeypatch.setenv("SOME_SECRET_FILE", tempfile.gettempdir())
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "ab/cd+ef/0123456")
+    assert error_text(ValueError(f"no run for {KEY}")) == f"no run for {HIDDEN}"
+    assert private("GET /?s=ab%2Fcd%2Bef%2F0123456, ab/cd+ef/0123456") == f"GET /?s={HIDDEN}, {HIDDEN}"
+    assert private(f"torchvision, in {tempfile.gettempdir()}/x/y") == "torchvision, in …/y"
+
+
+@pytest.mark.parametrize("part", ["a", "1", "token_", "-eyJ", "://", "--", "api_key:", "token= ", "eyJaaaaaaaa.", "a-"])
+def test_a_megabyte_is_searched_in_time(part: str) -> None:
+    began = time.process_time()
+    without_secrets(part * (1_000_000 // len(part)))
+    assert time.process_time() - began < 5

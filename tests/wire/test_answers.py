@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+import queue
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from kernel_monitor.control import Control
-from kernel_monitor.protocol.message_types import PROTOCOL
+from kernel_monitor.control import SLOW, Control
+from kernel_monitor.errors import MonitorError
+from kernel_monitor.protocol.message_types import PROTOCOL, REPLY, REQUEST
 from kernel_monitor.runtime import Monitor
 from kernel_monitor.stream import hub as wire
+from kernel_monitor.stream.widget_pages import WidgetPages
 
 from ..waiting import until
 
@@ -86,6 +93,105 @@ def test_hostile_requests_are_answered(monitor: Monitor) -> None:
     assert count > 5000
     for command in ("subscribe", "history", "glance"):
         assert Answered(control, request(command, {"client": "page"})).one()["status"] == "ok", command
+
+
+# -- arbitrary requests ------------------------------------------------------------------------------------------------
+
+QUICK = ("hello", "subscribe", "unsubscribe", "history", "glance", "sidebar", "switch", "decline", "set", "diagnose",
+         "tune", "mark")  # fmt: skip
+LONG = ("document", "bokehjs", "export", "stop")
+QUICK_S = 2.0  # longest that `handle` may hold the control thread: a busy machine's milliseconds
+RUNS = ("os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.Popen", "pickle.find_class", "socket.connect")
+CHANGES = ("os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.symlink", "os.link", "os.chmod", "shutil.rmtree")
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=30) | st.sampled_from(HOSTILE),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+commands = st.sampled_from(sorted({*QUICK, *SLOW} - {*LONG}))
+meant = st.fixed_dictionaries(  # by a page of ours, or nearly
+    {
+        "protocol": st.just(PROTOCOL),
+        "command": commands,
+        "args": st.just({})
+        | st.builds(lambda field, value: {field: value}, st.sampled_from(FIELDS), values)
+        | st.fixed_dictionaries({"client": st.text(max_size=30)}, optional={"touch": values, "since": st.integers()})
+        | st.fixed_dictionaries({"label": st.text(max_size=30)}),
+    }
+)
+arbitrary = values | st.fixed_dictionaries(
+    {
+        "protocol": st.just(PROTOCOL) | values,
+        "command": commands | values,
+        "args": st.dictionaries(st.sampled_from(FIELDS) | st.text(max_size=8), values, max_size=5) | values,
+    }
+)
+
+
+class Watch:
+    """What this process runs, removes and writes while `on`; audit hooks cannot be removed."""
+
+    def __init__(self) -> None:
+        self.on = False
+        self.seen: list[str] = []
+        sys.addaudithook(self._note)
+
+    def _note(self, event: str, args: tuple[Any, ...]) -> None:
+        if not self.on:
+            return
+        written = event == "open" and isinstance(args[1], str) and set(args[1]) & set("wax+")
+        if event in RUNS or event in CHANGES or written:
+            self.seen.append(f"{event} {args!r:.200}")
+
+    @contextmanager
+    def nothing(self) -> Iterator[None]:
+        self.on = True
+        try:
+            yield
+        finally:
+            self.on = False
+        seen, self.seen = self.seen, []
+        assert seen == []
+
+
+def test_arbitrary_requests_are_answered_in_bounded_time_and_run_nothing(monitor: Monitor) -> None:
+    control, pages, watch = Control(monitor), WidgetPages(monitor.hub), Watch()
+    pages.answer(lambda: control.handle)
+    sent: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    page = pages.add(lambda message, _buffers: sent.put(message))
+    counts = {"ok": 0, "error": 0}
+
+    @settings(max_examples=300, deadline=None, database=None)
+    @given(meant | arbitrary)
+    def ask(content: Any) -> None:
+        with watch.nothing():
+            began = time.monotonic()
+            asked = Answered(control, content)
+            assert time.monotonic() - began < QUICK_S
+            counts[asked.one()["status"]] += 1
+            page.receive(content)
+            assert sent.empty()  # it is no message of a widget
+            page.receive({"type": REQUEST, "id": "7", "content": content})
+            reply = sent.get(timeout=20)
+            assert (reply["type"], reply["id"], sent.empty()) == (REPLY, "7", True)
+
+    ask()
+    assert min(counts.values()) > 10, counts
+    assert len(page.clients) < 400
+    assert Answered(control, request("subscribe", {"client": "page"})).one()["status"] == "ok"
+
+
+def test_no_more_pages_than_a_kernel_can_serve_hold_leases() -> None:
+    now = 0.0
+    hub = wire.Hub(lambda: now)
+    for client in range(wire.MOST_LEASES):
+        hub.subscribe(f"{client}")
+    with pytest.raises(MonitorError, match="1,000 pages show this kernel already"):
+        hub.subscribe("another")
+    hub.subscribe("7")  # which renews
+    now = wire.LEASE_S + 1
+    hub.subscribe("another")
+    assert not hub.holds("7", wire.FRAMES)
 
 
 class Wordless(Exception):
