@@ -1,10 +1,12 @@
 """``make screenshots``: cell, sidebar and report, light and dark, wide and narrow, to build/screens.
 
-    python -m tests.browser.screenshots [DIR] [train] [verdict] [scale] [ranks] [report]
+    python -m tests.browser.screenshots [DIR] [train] [swap] [verdict] [tune] [scale] [ranks] [report]
 
 ``train`` is a real run: a notebook trains in JupyterLab, a loader is swapped by a click, and Chromium takes the
-picture; then its recording is opened. ``verdict`` is one that its loader holds up: *Diagnose* is pressed, ten steps are
-profiled, and everything is unfolded. ``scale`` is JupyterLab over a machine of 256 cores and eight GPUs that is not
+picture; then its recording is opened. ``swap`` is the moving picture of the README: a plain `DataLoader` is switched by
+a click in the running cell, with a picture each second around it. ``verdict`` is a run that its loader holds up:
+*Diagnose* is pressed, ten steps are profiled, and everything is unfolded. ``tune`` is a tune of such a loop: question,
+progress, result and the loader's knobs. ``scale`` is JupyterLab over a machine of 256 cores and eight GPUs that is not
 there, ``ranks`` a job of two real ranks whose loaders are switched by a click, and ``report`` the exported page of
 large machines, on the screen and on paper. Without a name, all of them.
 Without DIR, the pictures that the documentation shows are also copied to docs/screens.
@@ -12,6 +14,7 @@ Without DIR, the pictures that the documentation shows are also copied to docs/s
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import sys
@@ -20,6 +23,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from PIL import Image, ImageDraw
 from playwright.sync_api import Browser, Page
 
 from kernel_monitor.output import write
@@ -31,6 +35,38 @@ from .reported import reported
 from .scenes import HEAVY_LOOP, HEAVY_SETUP, pictured
 
 IMAGES = 512
+SWAP_SETUP = """\
+import torch
+from torch.utils.data import DataLoader
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import v2
+torch.set_num_threads(1)
+transform = v2.Compose([v2.RandomResizedCrop(160, antialias=True), v2.RandomHorizontalFlip(), v2.ToImage(),
+                        v2.ToDtype(torch.float32, scale=True)])
+loader = DataLoader(ImageFolder("images", transform), batch_size=16, shuffle=True, num_workers=2)
+model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 7, 4), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1),
+                            torch.nn.Flatten(), torch.nn.Linear(8, 10))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+def train_step(images, labels):
+    loss = torch.nn.functional.cross_entropy(model(images), labels)
+    optimizer.zero_grad(); loss.backward(); optimizer.step()"""
+SWAP_TRAIN = """\
+%load_ext kernel_monitor
+%monitor
+for epoch in range(1000):
+    for images, labels in loader:
+        train_step(images, labels)"""
+SWAP_BEFORE_S, SWAP_EVERY_S, SWAP_MOST_S, SWAP_SHOWN_MS = 12, 0.9, 30, 300
+SWAP_BEFORE, SWAP_AFTER = 5, 12  # pictures before the click, and from the first comparison on
+SWAP_POINTER = (640.0, 520.0)
+TRAIN = """\
+for epoch in range(200):
+    for images, labels in loader:
+        loss = torch.nn.functional.cross_entropy(model(images), labels)
+        optimizer.zero_grad(); loss.backward(); optimizer.step()"""
+SWAP_BEFORE_S, SWAP_EVERY_S, SWAP_SHOWN_MS = 16, 1.0, 300
+SWAP_FRAMES, SWAP_CLICK = 22, 5
+SWAP_POINTER = (640.0, 420.0)
 SETUP = """\
 %load_ext kernel_monitor
 import torch
@@ -64,7 +100,7 @@ BUSY_S = 15
 BUSY = f"import time\nuntil = time.monotonic() + {BUSY_S + 5}\nwhile time.monotonic() < until: pass"
 SHOW_ALL = "%monitor show all"
 THEMES = ("light", "dark")
-SCENES = ("train", "verdict", "scale", "ranks", "report")
+SCENES = ("train", "swap", "verdict", "tune", "scale", "ranks", "report")
 TARGET = Path("build/screens")
 SHOWN = Path("docs/screens")
 """The pictures that README and docs show; the only ones in the repository, at most nine."""
@@ -76,9 +112,12 @@ def main(target: Path, scenes: Sequence[str] = SCENES) -> None:
     with chromium() as browser:
         for scene in scenes:
             with tempfile.TemporaryDirectory() as folder:
-                takes = {"train": train, "verdict": verdict, "scale": scale, "ranks": ranks, "report": reports}
+                takes = {
+                    "train": train, "swap": swap, "verdict": verdict, "tune": tune, "scale": scale, "ranks": ranks,
+                    "report": reports,
+                }  # fmt: skip
                 takes[scene](browser, Path(folder), target)
-    for picture in sorted([*target.glob("*.png"), *target.glob("*.pdf")]):
+    for picture in sorted([*target.glob("*.png"), *target.glob("*.webp"), *target.glob("*.pdf")]):
         print(picture, picture.stat().st_size // 1024, "KiB")
 
 
@@ -92,6 +131,75 @@ def train(browser: Browser, root: Path, target: Path) -> None:
             _one_theme(browser, running, root, target, theme)
 
 
+def swap(browser: Browser, root: Path, target: Path) -> None:
+    """A plain training, and the click: one moving picture, `SWAP_EVERY_S` of the run in each `SWAP_SHOWN_MS`."""
+    from kernel_monitor.demo import demo_data
+
+    with server(root) as running, Lab(browser, running, width=1100, height=760) as lab:
+        for path in demo_data(running.root / "images", images=IMAGES // 2).rglob("*.jpg"):
+            with Image.open(path) as small:  # a camera's photographs are larger than the demo's
+                small.resize((2 * small.width, 2 * small.height)).save(path, quality=90)
+        # The first cell is out of sight when the one that trains begins with its two lines at the top.
+        lab.open(running.notebook("train.ipynb", SWAP_SETUP, SWAP_TRAIN))
+        lab.command("application:toggle-left-area")
+        lab.command("statusbar:toggle")
+        lab.run_cell(0)
+        lab.wait_for_idle()
+        lab.run_cell(1)
+        lab.wait_running(CELL, 120)
+        dashboard = lab.dashboard(CELL)
+        engine = dashboard.get_by_role("radio", name="dali-cpu", exact=True)
+        engine.wait_for()
+        training = lab.page.locator(".jp-CodeCell").nth(1)
+        training.evaluate("(cell) => cell.scrollIntoView({ block: 'start' })")
+        pointer = SWAP_POINTER
+        lab.page.mouse.move(*pointer)
+        time.sleep(SWAP_BEFORE_S)
+        frames: list[Image.Image] = []
+
+        def take(seconds: float = SWAP_EVERY_S) -> None:
+            began = time.monotonic()
+            frames.append(_with_pointer(_frame(lab.page), pointer))
+            time.sleep(max(0.0, seconds - (time.monotonic() - began)))
+
+        for _ in range(SWAP_BEFORE):
+            take()
+        box = engine.bounding_box()
+        assert box is not None
+        pointer = (box["x"] + box["width"] * 0.6, box["y"] + box["height"] * 0.6)
+        lab.page.mouse.move(*pointer)
+        take(0.2)
+        lab.page.mouse.click(*pointer)
+        compared = dashboard.get_by_text("× faster").first
+        last = time.monotonic() + SWAP_MOST_S
+        while not compared.is_visible() and time.monotonic() < last:
+            take()
+        if not compared.is_visible():
+            raise RuntimeError("The swap made nothing faster: other programs want the cores.")
+        for _ in range(SWAP_AFTER):
+            take()
+        _moving(frames, target / "swap.webp")
+        lab.shut_down()
+
+
+def _frame(page: Page) -> Image.Image:
+    return Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+
+
+def _with_pointer(frame: Image.Image, at: tuple[float, float]) -> Image.Image:
+    """Draw the mouse's arrow, which Chromium's screenshots leave out, where the mouse is."""
+    x, y = at
+    arrow = [(0, 0), (0, 21), (5, 16), (9, 25), (13, 23), (9, 15), (16, 15)]
+    ImageDraw.Draw(frame).polygon([(x + right, y + down) for right, down in arrow], fill="black", outline="white")
+    return frame
+
+
+def _moving(frames: list[Image.Image], path: Path) -> None:
+    """Write an animated WebP that is shown for ever, with a rest at its end."""
+    rest = [SWAP_SHOWN_MS] * (len(frames) - 1) + [6 * SWAP_SHOWN_MS]
+    frames[0].save(path, save_all=True, append_images=frames[1:], duration=rest, loop=0, quality=70, method=3)
+
+
 def verdict(browser: Browser, root: Path, target: Path) -> None:
     """A loop that waits for its data: the line, the question, the way, and what was found."""
     from kernel_monitor.demo import demo_data
@@ -100,6 +208,16 @@ def verdict(browser: Browser, root: Path, target: Path) -> None:
         demo_data(running.root / "images", images=IMAGES)
         for theme in THEMES:
             _one_verdict(browser, running, root, target, theme)
+
+
+def tune(browser: Browser, root: Path, target: Path) -> None:
+    """The same loop while *Tune* finds a faster setting."""
+    from kernel_monitor.demo import demo_data
+
+    with server(root) as running:
+        demo_data(running.root / "images", images=IMAGES)
+        for theme in THEMES:
+            _one_tune(browser, running, root, target, theme)
 
 
 def scale(browser: Browser, root: Path, target: Path) -> None:
@@ -283,6 +401,40 @@ def _one_verdict(browser: Browser, running: Server, root: Path, target: Path, th
         lab.page.set_viewport_size({"width": 820, "height": 2400})
         time.sleep(3)
         sidebar.screenshot(path=target / f"verdict-{theme}-narrow.png")
+        enough.touch()
+        lab.wait_for_idle()
+        lab.shut_down()
+
+
+def _one_tune(browser: Browser, running: Server, root: Path, target: Path, theme: str) -> None:
+    enough = root / f"tuned-{theme}"
+    with Lab(browser, running, width=1680, height=1080, dark=theme == "dark") as lab:
+        setup = HEAVY_SETUP.format(root="images").replace("transforms.RandomRotation(20)", "transforms.Resize(256)")
+        lab.open(running.notebook(f"tune-{theme}.ipynb", setup, HEAVY_LOOP.format(enough=str(enough))))
+        lab.command("application:toggle-left-area")
+        lab.run_cell(0)
+        lab.wait_running(CELL)
+        sidebar = lab.open_sidebar()
+        lab.wait_running(SIDEBAR)
+        lab.wait_for_idle()
+        lab.run_cell(1)
+        cell = lab.dashboard(CELL)
+        cell.locator(".km-verdict", has_text="Input-bound").wait_for(timeout=90_000)
+        sidebar.get_by_role("button", name="Tune", exact=True).click()
+        lab.page.screenshot(path=target / f"tune-{theme}-question.png")
+        sidebar.get_by_role("alertdialog", name="Tune?").get_by_role("button", name="Tune").click()
+        time.sleep(20)
+        lab.page.screenshot(path=target / f"tune-{theme}-running.png")
+        cell.locator(".km-result").first.wait_for(timeout=90_000)
+        time.sleep(8)
+        lab.page.screenshot(path=target / f"tune-{theme}-wide.png")
+        lab.page.set_viewport_size({"width": 820, "height": 1080})
+        time.sleep(3)
+        sidebar.screenshot(path=target / f"tune-{theme}-narrow.png")
+        sidebar.get_by_role("button", name="Tools").click()
+        lab.page.evaluate("() => document.querySelectorAll('.km-knobs').forEach((el) => { el.open = true; })")
+        time.sleep(1)
+        sidebar.screenshot(path=target / f"tune-{theme}-tools.png")
         enough.touch()
         lab.wait_for_idle()
         lab.shut_down()

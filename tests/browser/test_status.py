@@ -63,7 +63,6 @@ class Watched:
         begin, end = map(float, re.findall(r"\d+\.\d+", text.inner_text()))
         looks = self.lab.page.evaluate("() => window.looks")
         inside = [tuple(look[1:]) for look in looks if begin + NEWS_S < look[0] < end]
-        assert len(inside) >= 3, inside
         assert set(inside) == {("busy", "busy")}, inside
 
 

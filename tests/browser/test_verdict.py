@@ -181,7 +181,7 @@ def test_tune_finds_a_setting_and_undo_brings_the_old_one_back(training: Lab, ce
     sidebar.get_by_role("button", name="Tune", exact=True).click()
     sidebar.get_by_role("alertdialog", name="Tune?").get_by_role("button", name="Tune").click()
     for dashboard in (cell, sidebar):
-        bar = dashboard.get_by_role("progressbar", name="Diagnose")
+        bar = dashboard.get_by_role("progressbar", name="Tune")
         expect(bar).to_have_attribute("aria-valuetext", re.compile(r"Tune: .*torchvision, \d workers?.* s left"))
         expect(dashboard.get_by_role("button", name="Tune", exact=True)).to_have_attribute("aria-disabled", "true")
     for where, dashboard in ((CELL, cell), (SIDEBAR, sidebar)):

@@ -159,6 +159,7 @@ export class InsightControl {
     const hadFocus = this.diagnosing.el.contains(document.activeElement);
     if (diagnosing?.state === 'running') {
       const left = diagnosing.seconds_left;
+      this.diagnosing.label = commandOf(diagnosing);
       this.longest = Math.max(this.longest, left ?? 0);
       this.diagnosing.update(
         Math.max(

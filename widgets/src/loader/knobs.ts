@@ -36,7 +36,7 @@ const KINDS: readonly Kind[] = [
     what: 'Batches in flight: per worker for torchvision, in all for DALI',
     least: 1
   },
-  { name: 'threads', label: 'Threads', what: 'Threads of DALI', least: 1 }
+  { name: 'threads', label: 'Threads', what: 'Threads of DALI, or of threads', least: 1 }
 ];
 
 interface KnobActions {

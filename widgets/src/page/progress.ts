@@ -13,19 +13,23 @@ export class ProgressLine {
   /** @param label - what it is, for assistive technology */
   constructor(label: string, onCancel: (() => void) | null) {
     this.bar.setAttribute('role', 'progressbar');
-    this.bar.setAttribute('aria-label', label);
     this.bar.setAttribute('aria-valuemin', '0');
     this.bar.setAttribute('aria-valuemax', '100');
     this.bar.append(this.filled);
     this.cancel = button('Cancel', '', () => onCancel?.());
-    this.cancel.setAttribute('aria-label', `Cancel: ${label}`);
     this.cancel.hidden = onCancel === null;
+    this.label = label;
     const words = element('div', 'km-progress-words');
     words.append(this.text, this.left);
     const column = element('div', 'km-progress-column');
     column.append(words, this.bar);
     this.el.append(column, this.cancel);
     this.el.hidden = true;
+  }
+
+  set label(label: string) {
+    setAttribute(this.bar, 'aria-label', label);
+    setAttribute(this.cancel, 'aria-label', `Cancel: ${label}`);
   }
 
   /** @param share - how much is done; null hides it */
