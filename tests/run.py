@@ -87,6 +87,7 @@ class Result:
     again: list[str] = field(default_factory=list)  # those that failed first and then passed alone
     messages: dict[str, str] = field(default_factory=dict)  # first line of each failure, also of those in again
     seconds: float = 0.0
+    cpu: float = 0.0  # s of one core, of pytest and what it waited for: without processes that outlived it
 
     def add(self, other: Result, seconds: float) -> None:
         self.passed += other.passed
@@ -94,36 +95,44 @@ class Result:
         self.hidden += other.hidden
         self.messages |= other.messages
         self.seconds += seconds
+        self.cpu += other.cpu
 
     @property
     def good(self) -> bool:
         return self.passed > 0 and not self.failed and not self.hidden
 
 
-def run(command: list[str], title: str, *, good: tuple[int, ...] = (0,)) -> str | None:
+def run(command: list[str], title: str, *, good: tuple[int, ...] = (0,)) -> tuple[str | None, float]:
     """Run a command in a process group of its own and print its output when it has ended.
 
-    Returns what is wrong with how it ended; None when its exit code is one of the `good` ones.
+    Returns what is wrong with how it ended, None when its exit code is one of the `good` ones; and its CPU time, in s.
     """
     with PRINTING:
         print(f"started: {title}", flush=True)
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(command, cwd=ROOT, start_new_session=True, stdout=output, stderr=subprocess.STDOUT)
         RUNNING.add(process.pid)
+        late = threading.Event()
+
+        def end() -> None:
+            late.set()
+            os.killpg(process.pid, signal.SIGKILL)
+
+        timer = threading.Timer(LIMIT_S, end)
+        timer.start()
         try:
-            code = process.wait(LIMIT_S)
-            problem = None if code in good else f"ended with exit code {code}"
-        except subprocess.TimeoutExpired:
-            problem = f"did not end within {LIMIT_S:.0f} s"
+            _, status, usage = os.wait4(process.pid, 0)
         finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            timer.cancel()
             RUNNING.discard(process.pid)
+        code = process.returncode = os.waitstatus_to_exitcode(status)
+        problem = None if code in good else f"ended with exit code {code}"
+        if late.is_set():
+            problem = f"did not end within {LIMIT_S:.0f} s"
         output.seek(0)
         with PRINTING:
             print(f"\n--- {title}", output.read().decode(errors="replace"), sep="\n", flush=True)
-    return problem
+    return problem, usage.ru_utime + usage.ru_stime
 
 
 def marked_alone(folder: str) -> list[str]:
@@ -145,7 +154,7 @@ def run_pytest(folder: str, out: Path, *, alone: bool) -> Result:
     title = f"{folder}, alone" if alone else folder
     # A folder without a test that passed is a failure by itself; here there may be only tests of the other kind.
     good = (0, int(pytest.ExitCode.NO_TESTS_COLLECTED))
-    problem = run([sys.executable, "-m", "pytest", *files, *options], title, good=good)
+    problem, result.cpu = run([sys.executable, "-m", "pytest", *files, *options], title, good=good)
     if counts.exists():
         read = json.loads(counts.read_text(encoding="utf-8"))
         result.passed, result.failed, result.hidden = read["passed"], list(read["failed"]), read["hidden"]
@@ -177,7 +186,7 @@ def run_vitest(out: Path) -> Result:
     result = Result(PAGE)
     counts = out / "vitest.json"
     report = ["--reporter=default", "--reporter=json", f"--outputFile.json={counts}"]
-    problem = run(["npm", "run", "--silent", "test", "--workspace=widgets", "--", *report], PAGE)
+    problem, result.cpu = run(["npm", "run", "--silent", "test", "--workspace=widgets", "--", *report], PAGE)
     if counts.exists():
         for file in json.loads(counts.read_text(encoding="utf-8"))["testResults"]:
             for test in file["assertionResults"]:
@@ -197,7 +206,8 @@ def summary(results: list[Result]) -> str:
     for result in results:
         mark = "" if result.good else "  <-- see below"
         lines.append(
-            f"{result.name:18} {result.passed:5} passed {len(result.failed):4} failed {result.seconds:6.0f} s{mark}"
+            f"{result.name:18} {result.passed:5} passed {len(result.failed):4} failed {result.seconds:6.0f} s "
+            f"({result.cpu:5.0f} CPU){mark}"
         )
     for result in results:
         for mark, tests in ((" failed beside others and passed alone", result.again), ("", result.failed)):
@@ -220,6 +230,7 @@ def main(names: list[str]) -> int:
     if unknown := set(names) - {*known, FREE}:
         print(f"no folder {', '.join(sorted(unknown))}; there are {', '.join([*known, FREE])}", file=sys.stderr)
         return 2
+    started = time.monotonic()
     gpu = has_gpu()
     chosen = names or [*known, *([FREE] if gpu else [])]
     results = {name: Result(PAGE if name == page else name) for name in chosen}
@@ -249,7 +260,7 @@ def main(names: list[str]) -> int:
                 run_one(name, alone=True)
     if not gpu:
         print("\ntests/gpu was not run: NVML finds no GPU on this machine.")
-    print(summary(list(results.values())), flush=True)
+    print(summary(list(results.values())), f"in {time.monotonic() - started:,.0f} s", flush=True)
     return 0 if all(result.good for result in results.values()) else 1
 
 

@@ -121,7 +121,7 @@ def test_a_reader_that_stops_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     with pytest.raises(MonitorError, match=r"has read nothing for 0.2 s \([\d,]+ of 1,000,000 bytes were written\)"):
         write(pipe, b"x" * 1_000_000)
-    threading.Timer(0.2, os.close, [reader]).start()
+    threading.Timer(2.0, os.close, [reader]).start()
     monkeypatch.setattr(output, "PATIENCE_S", 20)
     with pytest.raises(MonitorError, match="its reader has closed it"):
         write(pipe, b"x" * 1_000_000)

@@ -84,7 +84,7 @@ def test_samples_that_wait_get_more_workers_and_undo_brings_the_old_ones_back(mo
         wait_for(lambda: monitor.loaders and monitor.loaders[0].state()["batch"] > 5, 30)
         begun = time.monotonic()
         found = not_none(monitor.tune(seconds=40))
-        assert time.monotonic() - begun < 45
+        assert time.monotonic() - begun < 60
         json.dumps(found, allow_nan=False)
         (one,) = monitor.loaders
         kept = not_none(one.state()["knobs"]["workers"])
@@ -126,7 +126,7 @@ def test_engines_and_threads_are_tried_and_the_first_setting_stays_where_the_loo
     try:
         wait_for(lambda: len(loop.came) > 5)
         found = not_none(monitor.tune(seconds=30))
-        wait_for(lambda: loop.loader.backend == "torchvision")
+        wait_for(lambda: loop.loader.backend == "torchvision", 90)
         knobs = loop.loader.knobs
     finally:
         loop.leave()
