@@ -23,7 +23,7 @@ help:
 	@echo 'make soak         an hour beside a notebook: memory of sampler and kernel, samples missed'
 	@echo 'make gpu          on a machine with an NVIDIA GPU: tests, parity, rows and speed of the GPU; needs no network'
 	@echo 'make gpu-kit      pack what such a machine lacks into dist/gpu-kit; KIT_PYTHON=3.11 for another Python than 3.12'
-	@echo 'make check        linters, types and layers'
+	@echo 'make check        linters, types, layers, known vulnerabilities of packages'
 	@echo 'make dev          rebuild the front end on every change, with JupyterLab beside it'
 	@echo 'make docs         the documentation as a site, with a recorded session in it: build/docs/index.html'
 	@echo 'make screenshots  write build/screens, and those that the documents show to docs/screens'
@@ -38,7 +38,8 @@ help:
 
 # Two at a time: the front end is built while the Python packages come and are compiled.
 setup: $(STAMPS)/venv
-	@$(MAKE) --silent --no-print-directory --jobs=2 $(STAMPS)/front $(STAMPS)/labextension $(STAMPS)/ipykernel6
+	@$(MAKE) --silent --no-print-directory --jobs=2 $(STAMPS)/front $(STAMPS)/labextension $(STAMPS)/ipykernel6 \
+	  $(STAMPS)/experiment_logs
 
 $(STAMPS)/venv:
 	$(SAY) 'Python environment: .venv'
@@ -95,6 +96,12 @@ $(STAMPS)/ipykernel6: $(STAMPS)/python
 	@$(UV) pip install --python $(PY) --target .venv/ipykernel6 --compile-bytecode --no-deps ipykernel==6.31.0 nest-asyncio==1.6.0
 	@$(PY) -m ipykernel install --sys-prefix --name python3-ipykernel6 --display-name 'Python 3 (ipykernel 6)' \
 	  --env PYTHONPATH "$$PWD/.venv/ipykernel6" >/dev/null
+	@touch $@
+
+# wandb, MLflow and TensorBoard in a folder of their own: frameworks log into whichever of them they can import.
+$(STAMPS)/experiment_logs: tests/frameworks/experiment_logs.txt $(STAMPS)/python
+	$(SAY) 'clients of experiment logs'
+	@$(UV) pip install --python $(PY) --target .venv/experiment_logs --compile-bytecode --no-deps --requirements $<
 	@touch $@
 
 # Not a stamp: a browser may go away.
@@ -186,9 +193,9 @@ gpu-kit: setup
 # All of them, so that one run tells everything that is wrong; two at a time, as each keeps one core busy.
 check: setup
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) \
-	  check-mypy check-eslint check-layers check-tsc check-ruff
+	  check-mypy check-eslint check-layers check-tsc check-ruff check-audit
 
-.PHONY: check-ruff check-mypy check-layers check-eslint check-tsc
+.PHONY: check-ruff check-mypy check-layers check-eslint check-tsc check-audit
 check-ruff:
 	$(SAY) 'ruff'
 	@$(PY) -m ruff check . && $(PY) -m ruff format --check .
@@ -208,6 +215,11 @@ check-eslint:
 check-tsc:
 	$(SAY) 'tsc'
 	@npm run --silent types
+
+# Where the services of advisories cannot be reached, a sentence says so.
+check-audit:
+	$(SAY) 'pip-audit and npm audit'
+	@$(PY) -m tests.audit
 
 # A training is recorded for the embedded example, once: `make clean` or removing build/example records it anew.
 docs: setup

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, RandomSampler
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
-from kernel_monitor import __version__
+from kernel_monitor._version import DALI_PACKAGES, __version__
 from kernel_monitor.demo import demo_data
 from kernel_monitor.loaders import SwitchableLoader
 from kernel_monitor.sample.host.cpu import host_facts
@@ -131,9 +131,12 @@ def machine() -> str:
 def versions() -> str:
     """Return the versions of all packages involved, in one line."""
     found = []
-    for name in ("torch", "torchvision", "pillow", "nvidia-dali-cuda120"):
+    for name in ("torch", "torchvision", "pillow", *DALI_PACKAGES):
         try:
             found.append(f"{name} {metadata.version(name)}")
         except metadata.PackageNotFoundError:
-            found.append(f"no {name}")
+            if name not in DALI_PACKAGES:
+                found.append(f"no {name}")
+    if not any("dali" in name for name in found):
+        found.append("no DALI")
     return f"kernel_monitor {__version__}  Python {platform.python_version()}  {'  '.join(found)}"

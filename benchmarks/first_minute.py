@@ -1,6 +1,7 @@
 """The time from the keystroke that shows the dashboard to the first heatmap with data, in JupyterLab in Chromium.
 
     python -m benchmarks.first_minute [--rounds 5] [--images 512]
+    python -m benchmarks.first_minute --wheel dist/NAME.whl [--rounds 3] [--installer uv]
 
 In each round a new kernel runs a cell that imports torch and makes a loader; then Shift+Enter is pressed on `%monitor`
 (for the sidebar, which is open and alone: on `%monitor start`) and, where the cores are to be filled, on a training
@@ -8,6 +9,10 @@ loop with two workers after it, which begins while the charts are awaited.
 
 known    `%load_ext kernel_monitor` was run on this machine before, and the browser has shown the dashboard before.
 first    neither was done: the timed cell has `%load_ext`, too, with a new browser profile and an empty cache each time.
+
+With ``--wheel`` the whole way of a stranger is timed instead, part by part: a new environment, the wheel and JupyterLab
+installed into it by pip or uv from the package index with an empty cache, the server started with no Node on its PATH,
+the notebook opened in a new browser profile, and its cell run, which has `%load_ext` and `%monitor`.
 
 The figures are seconds by the page's own clock, medians with the range. At last, the page load of a notebook is timed
 with and without the extension, in turns: until the kernel is idle, and the CPU time of the page's main thread. Medians
@@ -17,13 +22,17 @@ of the differences are printed with their quartiles.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from playwright.sync_api import Browser
@@ -33,6 +42,7 @@ from tests.browser.lab import CELL, SIDEBAR, Lab, Server, chromium, server
 
 BARS_S = {("known", "idle"): 1.0, ("known", "filled"): 2.5, ("first", "idle"): 4.0, ("first", "filled"): 6.0}
 BAR_LOAD_S = 0.1
+BAR_WHEEL_S = 60.0
 LOADS = 5  # pairs of page loads for each round: they differ by half a second among themselves
 LOAD = "%load_ext kernel_monitor"
 SETUP = """\
@@ -123,7 +133,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.first_minute", description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--images", type=int, default=512)
+    parser.add_argument("--wheel", type=Path, help="time the way from this wheel to the first heatmap")
+    parser.add_argument("--installer", choices=("pip", "uv"), default="pip")
     options = parser.parse_args()
+    if options.wheel is not None:
+        from_wheel(options.wheel.resolve(), options.installer, options.rounds)
+        return
     with tempfile.TemporaryDirectory() as folder, chromium() as browser:
         root = Path(folder)
         images = demo_data(root / "images", images=options.images)
@@ -148,6 +163,48 @@ def main() -> None:
                     print(line(f"{place}, {state}, {load}", rounds, bar), flush=True)
                 known.close()
         loads(browser, root, LOADS * options.rounds)
+
+
+def from_wheel(wheel: Path, installer: str, rounds: int) -> None:
+    """Print what each part of the way from a wheel to the first heatmap takes, and the whole."""
+    print(f"{os.cpu_count()} cores; load average before: {os.getloadavg()[0]:.1f}; installed by {installer}")
+    taken: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory() as folder, chromium() as browser:
+            for part, seconds in _stranger(browser, Path(folder), wheel, installer).items():
+                taken.setdefault(part, []).append(seconds)
+    for part, values in taken.items():
+        print(line(part, values, None))
+    print(line("wheel to first heatmap", [sum(parts) for parts in zip(*taken.values(), strict=True)], BAR_WHEEL_S))
+
+
+def _stranger(browser: Browser, root: Path, wheel: Path, installer: str) -> dict[str, float]:
+    """Go the way once; return the seconds of each part."""
+    environment = root / "environment"
+    python = environment / "bin" / "python"
+    empty = {**os.environ, "PIP_NO_CACHE_DIR": "1", "UV_NO_CACHE": "1", "PYTHONPATH": ""}
+    if installer == "pip":
+        create = [sys.executable, "-m", "venv", str(environment)]
+        install = [str(python), "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
+    else:
+        create = [sys.executable, "-m", "uv", "venv", "--quiet", "--python", sys.executable, str(environment)]
+        install = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", str(python)]
+    moments = [time.monotonic()]
+    for command in (create, [*install, str(wheel), "jupyterlab"]):
+        subprocess.run(command, env=empty, check=True)
+        moments.append(time.monotonic())
+    alone = {"PATH": str(environment / "bin"), "PYTHONPATH": "", "JUPYTER_CONFIG_DIR": str(root / "config")}
+    with server(root / "lab", python=python, **alone) as running, closing(Lab(browser, running)) as lab:
+        lab.open(running.notebook("first.ipynb", f"{LOAD}\n%monitor"))
+        lab.page.evaluate(WATCH, CELL)
+        moments.append(time.monotonic())
+        lab.page.locator(".jp-Notebook .jp-CodeCell").first.locator(".cm-content").first.click()
+        lab.page.keyboard.press("Shift+Enter")
+        lab.page.wait_for_function("() => window.painted !== null", timeout=120_000)
+        moments.append(time.monotonic())
+        lab.shut_down()
+    parts = ("new environment", "wheel and JupyterLab installed", "JupyterLab and its notebook", "%monitor")
+    return {part: end - start for part, (start, end) in zip(parts, itertools.pairwise(moments), strict=True)}
 
 
 def loads(browser: Browser, root: Path, rounds: int) -> None:

@@ -18,6 +18,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from kernel_monitor._version import DALI_PACKAGES
+
 KIT = "`make gpu-kit` packs it for a machine without a network"
 
 
@@ -101,7 +103,10 @@ def nvidia_smi() -> str:
 
 
 def dali() -> str:
-    return imported("nvidia.dali", "nvidia-dali-cuda120", KIT)
+    """The version of whichever package brings it."""
+    installed = {found.name for found in metadata.distributions()}
+    name = next((name for name in DALI_PACKAGES if name in installed), DALI_PACKAGES[0])
+    return imported("nvidia.dali", name, KIT)
 
 
 def python() -> str:

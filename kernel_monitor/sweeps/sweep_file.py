@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from .._version import __version__
+from .._version import DALI_PACKAGES, __version__
 from ..errors import MonitorError
 from ..os_process import usable_cores
 from ..output import write
@@ -104,7 +104,7 @@ def _difference(before: dict[str, Any], now: dict[str, Any]) -> str:
 
 # ---- Machine and versions of a sweep, as they stand in its file and on its page: no name of a host or a user.
 
-_PACKAGES = ("torch", "torchvision", "pillow", "nvidia-dali-cuda120")
+_PACKAGES = ("torch", "torchvision", "pillow", *DALI_PACKAGES)
 
 
 def machine_facts() -> dict[str, Any]:

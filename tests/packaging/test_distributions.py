@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -110,8 +112,10 @@ def test_the_front_end_builds_anew_from_the_sdist(wheel: Path, unpacked: Path) -
 
 def test_the_wheel_holds_what_it_should_and_no_more(wheel: Path) -> None:
     names = set(payload(wheel))
-    data = f"{wheel.name.removesuffix('-py3-none-any.whl')}.data/data/{SHARE}"
+    root = f"{wheel.name.removesuffix('-py3-none-any.whl')}.data/data"
+    data = f"{root}/{SHARE}"
     for needed in (
+        f"{root}/etc/jupyter/jupyter_server_config.d/kernel_monitor.json",
         "kernel_monitor/__init__.py",
         "kernel_monitor/static/widget.js",
         "kernel_monitor/static/widget.css",
@@ -128,6 +132,32 @@ def test_the_wheel_holds_what_it_should_and_no_more(wheel: Path) -> None:
     tops = {name.split("/")[0] for name in names}
     assert len(tops) == 3, tops  # the package, its data, its metadata
     assert [name for name in names if "node_modules" in name or name.endswith((".ts", ".map", ".pyc", ".ipynb"))] == []
+
+
+def test_the_wheel_has_the_licences_of_all_that_is_bundled(wheel: Path, tmp_path: Path) -> None:
+    """The widget's scripts are our own; those of others in the extension stand in its list, each with its text."""
+    with zipfile.ZipFile(wheel) as file:
+        lists = [name for name in file.namelist() if name.endswith("/static/third-party-licenses.json")]
+        assert len(lists) == 2  # in the package, and where JupyterLab looks for it
+        listed = [json.loads(file.read(name))["packages"] for name in lists]
+        scripts = b"".join(
+            file.read(name) for name in file.namelist() if re.search(r"labextension/static/.*\.js$", name)
+        )
+        assert any(name.endswith(".dist-info/licenses/LICENSE") for name in file.namelist())
+    assert listed[0] == listed[1]
+    others = {package["name"]: package for package in listed[0] if not package["name"].startswith("@kernel-monitor/")}
+    assert others.keys() == {"css-loader", "style-loader"}
+    for package in others.values():
+        assert package["licenseId"] == "MIT"
+        assert "Permission is hereby granted" in package["extractedText"]
+    assert b"node_modules" not in scripts  # the name that a bundled module of another package would have
+    meta = tmp_path / "meta.json"
+    run(
+        "npm", "run", "--silent", "bundle", "-w", "widgets", "--",
+        f"--outdir={tmp_path / 'static'}", f"--metafile={meta}",
+    )  # fmt: skip
+    inputs = json.loads(meta.read_text(encoding="utf-8"))["inputs"]
+    assert [name for name in inputs if not name.startswith(("src/", "style/"))] == []
 
 
 def test_installed_where_there_is_no_node(wheel: Path, tmp_path: Path) -> None:

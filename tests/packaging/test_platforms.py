@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
+from kernel_monitor._version import DALI_PACKAGES
+from kernel_monitor.loaders.engines.backends import OLDEST_DALI
+
 ROOT = Path(__file__).parents[2]
 WORKFLOW = ROOT / ".github" / "workflows" / "test.yml"
 
@@ -31,6 +34,22 @@ def test_the_dependencies_can_be_resolved(system: str) -> None:
     assert {name for name in names if name.startswith("nvidia-dali")} == (
         {"nvidia-dali-cuda120"} if system == "linux" else set()
     )
+
+
+@pytest.mark.parametrize(("extra", "name"), [("dali", DALI_PACKAGES[0]), ("dali-cuda13", DALI_PACKAGES[1])])
+def test_the_oldest_dali_that_is_allowed_can_be_had(extra: str, name: str) -> None:
+    """A bound below every release of the index is a promise that nobody can have tested."""
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--extra", extra,
+            "--only-binary", ":all:", "--resolution", "lowest-direct", "--python-version", "3.11",
+            "--python-platform", "linux", "pyproject.toml",
+        ],
+        cwd=ROOT, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = dict(re.findall(r"^(nvidia-dali-\w+)==(\d+\.\d+)", done.stdout, re.MULTILINE))
+    assert found == {name: ".".join(map(str, OLDEST_DALI))}
 
 
 def test_the_workflow_tests_each_system_and_python_with_what_is_here() -> None:

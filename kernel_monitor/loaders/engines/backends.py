@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
+from functools import cache
+from importlib import metadata
 from typing import NamedTuple
 
 import torch
 
+from ..._version import DALI_PACKAGES
 from ...errors import BackendUnavailable
 from ...os_process import usable_cores
 from ...plugins import plugin
@@ -32,6 +36,7 @@ from .worker_start import why_not_sent
 
 THREADS = "threads"  # the engine for which torch computes the chains, in threads of this process
 PIPELINES = ("dali-gpu", "dali-cpu", THREADS)  # the engines that compute the operators of a chain
+OLDEST_DALI = (2, 2)  # as in pyproject.toml: the first whose image decoders have `adjust_orientation`
 _BATCH = 64  # samples, if the wrapped loader has no batch size; the pipeline grows
 
 
@@ -111,7 +116,22 @@ def _dali_missing() -> str | None:
     except ModuleNotFoundError:  # there is no package `nvidia` at all
         found = False
     if not found:
-        return "DALI is not installed; pip install 'kernel-monitor[dali]'."
+        return (
+            "DALI is not installed; pip install 'kernel-monitor[dali]', or 'kernel-monitor[dali-cuda13]' for CUDA 13."
+        )
+    return _dali_too_old()
+
+
+@cache
+def _dali_too_old() -> str | None:
+    """Return that the installed DALI lacks arguments that the graphs use, a sentence; None for one that has them."""
+    for name in DALI_PACKAGES:
+        try:
+            version = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+        if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < OLDEST_DALI:
+            return f"DALI {version} is too old; pip install --upgrade '{name}>={'.'.join(map(str, OLDEST_DALI))}'."
     return None
 
 
