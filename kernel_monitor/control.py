@@ -347,7 +347,7 @@ def _recorded_subscribe(session: RecordedSession, state: MonitorState) -> Answer
         diagnosing=None,
         profiling=None,
         ranks=[],
-        idle_gpus=[],
+        notices=[],
         main=None if session.verdict is None else session.verdict["loader"],
         alone=None,
         **state,

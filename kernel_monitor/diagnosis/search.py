@@ -148,7 +148,10 @@ class Search:
     def _climb(
         self, start: Candidate, knob: Literal["workers", "threads"], *, least: int, most: int
     ) -> Iterator[Candidate]:
-        """Multiply a knob as long as that gains, else divide it; then try between the best and its neighbours."""
+        """Multiply a knob as long as that gains, else divide it; then try between the best and its neighbours.
+
+        More workers than two for each core are first made fewer: that costs no start of processes.
+        """
         factor = 2 if self._cores <= _LARGE else 4
         first: int = start.workers if knob == "workers" else start.threads or self._threads()
         tried = [first]
@@ -164,7 +167,9 @@ class Search:
         def fewer(value: int) -> int:
             return min(value, max(least, value // factor))
 
-        for following in (more, fewer):
+        # A rate rises to its best and then falls: where half as many lose nothing, twice as many gain nothing.
+        many = knob == "workers" and first > 2 * self._cores
+        for following in (fewer, more) if many else (more, fewer):
             value = first
             while (new := following(value)) != value:
                 yield from self._tried(at(new))
@@ -172,7 +177,7 @@ class Search:
                 if self.rate(at(new)) < (1 + STEP) * self.rate(at(value)):
                     break
                 value = new
-            if value != first:
+            if value != first or (many and self.rate(at(new)) > (1 - STEP) * self.rate(start)):
                 break
         tried.sort(key=lambda value: self.rate(at(value)))
         best = tried.pop()

@@ -199,8 +199,8 @@ class AloneState(TypedDict):
 class Findings(TypedDict):
     """The results of the live analysis; a frame has only the fields that changed. `ranks`: sentences on jobs of ranks.
 
-    `main`: the id of the loader whose loop trains, where several take turns; None before the first step. `idle_gpus`:
-    sentences on GPUs that the kernel holds while no cell runs.
+    `main`: the id of the loader whose loop trains, where several take turns; None before the first step. `notices`:
+    sentences on GPUs that the kernel holds while no cell runs, and on experiment logs that fail.
     """
 
     verdict: NotRequired[VerdictState | None]
@@ -208,6 +208,6 @@ class Findings(TypedDict):
     diagnosing: NotRequired[DiagnosisState | None]
     profiling: NotRequired[ProfileState | None]
     ranks: NotRequired[list[str]]
-    idle_gpus: NotRequired[list[str]]
+    notices: NotRequired[list[str]]
     main: NotRequired[str | None]
     alone: NotRequired[AloneState | None]

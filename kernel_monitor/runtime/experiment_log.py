@@ -476,6 +476,10 @@ class ExperimentLog:
         """Return a line for the status on each log."""
         return [words(state) for state in self.states()]
 
+    def failures(self) -> list[str]:
+        """Return a line for each log that fails."""
+        return [words(state) for state in self.states() if state["state"] == "failed"]
+
     def forget_in_child(self) -> None:
         """Detach a forked child, which has none of the threads."""
         self._lock = threading.Lock()

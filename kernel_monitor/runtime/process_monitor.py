@@ -68,14 +68,14 @@ class Monitor:
         self._settings = Settings()
         self._lock = threading.RLock()
         self.live_session = Session(self.store)
-        self.publisher = Publisher(
-            self.live_session, self.store, self.widget_pages, lambda: self._settings, self._tasks
-        )
-        self.live_session.listen(self.publisher.row, self.publisher.notify, self._show)
-        self._loaders = LoaderCommands(
-            self.live_session.tracker, self.publisher.current.offers, self.live_session.ranks.loaders
-        )
         session, tracker = self.live_session, self.live_session.tracker
+        self.exporter = Exporter(session, self.store)
+        self._log = ExperimentLog(Source(self.store, tracker.states, self.exporter.comparison, session.remember))
+        self.publisher = Publisher(
+            session, self.store, self.widget_pages, lambda: self._settings, self._tasks, self._log.failures
+        )
+        session.listen(self.publisher.row, self.publisher.notify, self._show)
+        self._loaders = LoaderCommands(tracker, self.publisher.current.offers, session.ranks.loaders)
         context = LoopContext(
             store=self.store,
             loaders=tracker.loaders,
@@ -88,10 +88,6 @@ class Monitor:
         )
         self.diagnosis = LoopCommand(self._loaders.choose_own, context)
         self.profiler = profiler(session, self.start)
-        self.exporter = Exporter(self.live_session, self.store)
-        self._log = ExperimentLog(
-            Source(self.store, tracker.states, self.exporter.comparison, self.live_session.remember)
-        )
         self._news: str | None = None
         self._began = 0.0
         self._configure_store()

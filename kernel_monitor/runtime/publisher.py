@@ -39,7 +39,8 @@ _STRIP_CHARTS = ("cpu", "gpu", "images", "wait")  # whose series the strip needs
 class Publisher:
     """The stream to all pages of one kernel.
 
-    `tasks` returns the progress of `diagnosing` and `profiling`, in objects that are replaced, never modified.
+    `tasks` returns the progress of `diagnosing` and `profiling`, in objects that are replaced, never modified;
+    `failures` sentences on what does not work at the moment.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Publisher:
         pages: WidgetPages,
         settings: Callable[[], Settings],
         tasks: Callable[[], Findings],
+        failures: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self.current = CurrentVerdict(store, session.calibrate, lambda: session.tracker.past)
         self.strip: Strip | None = None
@@ -58,6 +60,7 @@ class Publisher:
         self._hub = pages.hub
         self._settings = settings
         self._tasks = tasks
+        self._failures = failures
         self._publish: Publish | None = None
         self._strip_due = 0.0
         self._strip_of = 0  # the newest event that it knows of
@@ -104,7 +107,7 @@ class Publisher:
             "verdict": self.current.verdict,
             "offers": self.current.offers.standing,
             "ranks": self._session.ranks.sentences(),
-            "idle_gpus": self._idle_gpus,
+            "notices": [*self._idle_gpus, *self._failures()],
             "main": self.current.main,
             **self._tasks(),
         }

@@ -106,7 +106,10 @@ class _CoreWait:
         """Return the wait since the last call (s)."""
         if self._file is None:
             return 0.0
-        last, self._last = self._last, int(os.pread(self._file, 64, 0).split()[1])
+        # Where code of the user's has closed it, its number may be that of another file: it is not ours to close.
+        file, self._file = self._file, None
+        last, self._last = self._last, int(os.pread(file, 64, 0).split()[1])
+        self._file = file
         return 1e-9 * (self._last - last)
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:  # at the interpreter's end `os` is empty
@@ -122,7 +125,7 @@ class Recorder:
         self.under_way = False
         self.batch = 0
         self.thread = 0  # its ident
-        self.too_fast = False  # the samples take so little time that they are not worth timing
+        self.ended = False  # no more samples are timed: they take so little time that it is not worth it, or we failed
         self._ring = ring
         self._names: dict[str, int] = {}
         self._tried, self._seconds = 0, 0.0  # the first samples, and what they took
@@ -156,10 +159,15 @@ class Recorder:
         if self._tried < _TRIED:
             self._tried += 1
             self._seconds += seconds
-            self.too_fast = self._tried == _TRIED and self._seconds < _TRIED * LEAST_S
-        if now > self._due and not self.too_fast:
+            self.ended = self._tried == _TRIED and self._seconds < _TRIED * LEAST_S
+        if now > self._due and not self.ended:
             self._due = now + _STILL_USED_S
             look_at(self)
+
+    def fail(self) -> None:
+        """Time no more samples, after a fault of ours: code of the user's may have closed our file, or the ring's."""
+        self.ended, self.under_way = True, False
+        log.error("a fault in kernel_monitor: the samples of a process are no longer timed", exc_info=True)  # noqa: LOG014 - there is one
 
     def look(self, frame: FrameType | None) -> None:
         """Note which transform the sample under way is in, by the stack of the thread that computes it."""
@@ -184,9 +192,17 @@ class TimedDataset:
         self._recorder = recorder
 
     def __getitem__(self, index: Any) -> Any:
-        began = self._recorder.begin()
+        recorder, began = self._recorder, 0.0
+        try:
+            began = recorder.begin()
+        except Exception:  # noqa: BLE001 - it is logged there
+            recorder.fail()
         sample = self.dataset[index]
-        self._recorder.end(index, began)
+        if not recorder.ended:
+            try:
+                recorder.end(index, began)
+            except Exception:  # noqa: BLE001
+                recorder.fail()
         return sample
 
 
@@ -211,7 +227,7 @@ def time_fetcher(fetcher: Any, ring: Ring, recorder: Recorder | None = None) -> 
     if not torchs_own or not fetcher.auto_collation or not gives_single_samples(fetcher.dataset):
         return None
     recorder = Recorder(ring) if recorder is None else recorder
-    if not recorder.too_fast:
+    if not recorder.ended:
         fetcher.dataset = TimedDataset(fetcher.dataset, recorder)
         fetcher.recorder = recorder
         fetcher.__class__ = _timed_class(kind)
@@ -228,12 +244,15 @@ def _timed_class(kind: Any) -> Any:
 
         def fetch(self, indices: Any) -> Any:
             recorder = self.recorder
-            recorder.begin_batch()
+            try:
+                recorder.begin_batch()
+            except Exception:  # noqa: BLE001 - it is logged there
+                recorder.fail()
             try:
                 return super().fetch(indices)
             finally:
                 recorder.under_way = False  # where the data set raised
-                if recorder.too_fast:
+                if recorder.ended:
                     self.dataset = self.dataset.dataset
                     self.__class__ = kind
 

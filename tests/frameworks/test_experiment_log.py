@@ -60,7 +60,8 @@ def test_wandb_keeps_every_row_of_the_user_s_under_the_user_s_step(found: dict[s
     assert [(row["_step"], row["own"]) for row in rows] == [(epoch, 10.0 * epoch) for epoch in range(found["epochs"])]
     measured = [row for row in rows if IMAGES in row]
     assert len(measured) > 3
-    assert set(measured[-1]) >= POINTS
+    # A single row may lack the steps: between two epochs there is none.
+    assert {key for row in measured for key in row} >= POINTS
     assert {row[f"{OWN}loader/train/switches"] for row in measured} == {0.0, 1.0}
 
 

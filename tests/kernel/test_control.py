@@ -137,7 +137,7 @@ def test_document_and_bokehjs_match(page: Page) -> None:
 def test_export_works_while_a_cell_runs(page: Page, tmp_path: Path) -> None:
     page.rows(8)
     page.start(BUSY_CELL.format(seconds=15))
-    reply = page.request("export", timeout=60)
+    reply = page.request("export", timeout=120)
     assert reply["content"]["status"] == "ok", reply["content"]
     html = bytes(reply["buffers"][0]).decode()
     assert html.lstrip().lower().startswith("<!doctype html>")

@@ -125,7 +125,7 @@ def test_a_running_cell_is_never_idle_and_a_held_gpu_is_after_it(
     page.run("import kernel_monitor.runtime.publisher as publisher; publisher.AFTER_S = (1.0,)")
     page.run("import kernel_monitor.analysis.idle_gpus as idle_gpus; idle_gpus.AFTER_S = (1.0,)")
     page.ask("subscribe", client="one")
-    told = [frame["content"].get("idle_gpus") for frame in page.frames(3.0)]
+    told = [frame["content"].get("notices") for frame in page.frames(3.0)]
     (sentences,) = [sentences for sentences in told if sentences]
     assert re.fullmatch(r"No cell has run .* holds [\d.]+ GB of GPU 0 without using it\. .*", sentences[0]), sentences
     assert 1.0 < seen[GPU_IDLE] <= seen[IDLE] <= past + 1.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
 import time
 from pathlib import Path
@@ -143,6 +145,23 @@ def test_what_is_not_timed_is_left_alone() -> None:
         for workers in (0, 1):
             with pytest.raises(ValueError, match="no sample 0"):
                 list(DataLoader(Broken(), num_workers=workers))
+
+
+def test_code_that_closes_every_file_loses_the_times_and_no_sample(caplog: pytest.LogCaptureFixture) -> None:
+    """As code does that becomes a daemon: among them is the file that tells the wait for a core."""
+    plain = [batch.tolist() for batch in DataLoader(range(64), batch_size=8)]  # type: ignore[arg-type]
+
+    class Closing(Files):
+        def __getitem__(self, index: int) -> Any:
+            for file in Path("/proc/self/fd").iterdir() if index == 20 else ():
+                with contextlib.suppress(OSError):
+                    if file.readlink().name == "schedstat":
+                        os.close(int(file.name))
+            return index
+
+    with attaching():
+        assert [batch.tolist() for batch in DataLoader(Closing(64), batch_size=8)] == plain
+    assert "the samples of a process are no longer timed" in caplog.text
 
 
 def test_planted_slow_samples_are_named_with_their_transform() -> None:

@@ -67,18 +67,21 @@ def test_the_head_goes(cluster: RunningCluster, make: Make, monkeypatch: pytest.
     monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "8")
     torch.manual_seed(2)
     loader = on_ray(make, dataset=Slow(400, 0.01), shuffle=True)
-    batches = []
+    batches, of_ray = [], 0
     for number, batch in enumerate(loader):
         batches.append(batch)
         if number == 0:
             until(lambda: loader.switch_state.preparing is None)
-        if number == 2:
-            assert loader.backend == "ray", loader.state()["status"]
+        if loader.backend != "ray":  # its first batch may take longer than the next of torchvision
+            continue
+        of_ray += 1
+        if of_ray == 1:
             next(filter(is_gcs, cluster.processes())).kill()
-        if number == 10:  # the workers go on without a head, until the driver process ends
+        if of_ray == 8:  # the workers go on without a head, until the driver process ends
             driver = loader.pool["ray"].engine._driver  # type: ignore[attr-defined]
             until(lambda: driver._process.poll() is not None)  # noqa: B023
             time.sleep(0.1)
+    assert of_ray >= 8
     whole(loader, batches)
     assert loader.backend == "torchvision"
     assert "ray failed: Ray's driver process ended: Failed to connect to GCS" in loader.state()["status"]

@@ -360,7 +360,7 @@ describe('status and buttons', () => {
       diagnosing: null,
       profiling: null,
       ranks: [],
-      idle_gpus: [],
+      notices: [],
       main: null,
       alone: null
     };

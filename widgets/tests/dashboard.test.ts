@@ -114,9 +114,9 @@ describe('a dashboard', () => {
 
   it('says which GPUs the kernel holds while no cell runs, until one does', () => {
     mountDashboard(el, source);
-    const said = el.querySelector<HTMLElement>('[aria-label="Idle GPUs"]')!;
+    const said = el.querySelector<HTMLElement>('[aria-label="Notices"]')!;
     expect(said.hidden).toBe(true);
-    source.analysis = { ...training('loader-1'), idle_gpus: ['GPU 0 …', 'GPU 1 …'] };
+    source.analysis = { ...training('loader-1'), notices: ['GPU 0 …', 'GPU 1 …'] };
     source.changed.emit();
     expect([said.hidden, said.role, said.textContent]).toEqual([
       false,

@@ -37,7 +37,7 @@ export function training(loader: string): AnalysisState {
     diagnosing: null,
     profiling: null,
     ranks: [],
-    idle_gpus: [],
+    notices: [],
     main: loader,
     alone: null
   };

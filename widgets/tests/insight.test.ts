@@ -25,7 +25,7 @@ const known = (changes: Partial<AnalysisState> = {}): AnalysisState => ({
   diagnosing: null,
   profiling: null,
   ranks: [],
-  idle_gpus: [],
+  notices: [],
   main: null,
   alone: null,
   ...changes

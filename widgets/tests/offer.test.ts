@@ -29,7 +29,7 @@ const known = (offers: readonly Offer[] = []): AnalysisState => ({
   diagnosing: null,
   profiling: null,
   ranks: [],
-  idle_gpus: [],
+  notices: [],
   main: null,
   alone: null
 });

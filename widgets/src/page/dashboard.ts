@@ -67,7 +67,7 @@ class Dashboard {
   /** The sentences on the slowest rank. */
   private readonly ranks = element('div', 'km-ranks');
   /** The sentences on GPUs that the kernel holds while no cell runs. */
-  private readonly idleGpus = element('div', 'km-ranks');
+  private readonly notices = element('div', 'km-ranks');
   private readonly machines: Machines;
   private readonly alone: AloneView;
   private readonly charts: ChartsView;
@@ -98,9 +98,9 @@ class Dashboard {
     this.ranks.setAttribute('role', 'status');
     this.ranks.setAttribute('aria-label', 'Slow ranks');
     this.ranks.hidden = true;
-    this.idleGpus.setAttribute('role', 'status');
-    this.idleGpus.setAttribute('aria-label', 'Idle GPUs');
-    this.idleGpus.hidden = true;
+    this.notices.setAttribute('role', 'status');
+    this.notices.setAttribute('aria-label', 'Notices');
+    this.notices.hidden = true;
     this.alone = new AloneView({
       run: job => source.runAlone(job),
       stop: () => source.stopAlone()
@@ -108,7 +108,7 @@ class Dashboard {
     el.replaceChildren(
       this.controls.el,
       this.ranks,
-      this.idleGpus,
+      this.notices,
       this.alone.el,
       this.stats.el,
       this.machines.el,
@@ -160,7 +160,7 @@ class Dashboard {
       ...[settings?.interval, settings?.history, settings?.record, ...(settings?.charts ?? [])],
       ...[recording?.state, recording?.message],
       ...[settings?.price, analysis?.diagnosing?.state, analysis?.profiling?.state],
-      ...(analysis?.idle_gpus ?? []),
+      ...(analysis?.notices ?? []),
       ...[...(analysis?.ranks ?? []), analysis?.alone?.question, analysis?.alone?.running],
       ...(analysis?.offers ?? []).map(({ loader, sentence }) => `${loader} ${sentence}`)
     ].join('\n');
@@ -182,9 +182,9 @@ class Dashboard {
     const slow = this.source.analysis?.ranks ?? [];
     this.ranks.hidden = slow.length === 0;
     setText(this.ranks, slow.join('\n'));
-    const idle = this.source.analysis?.idle_gpus ?? [];
-    this.idleGpus.hidden = idle.length === 0;
-    setText(this.idleGpus, idle.join('\n'));
+    const notices = this.source.analysis?.notices ?? [];
+    this.notices.hidden = notices.length === 0;
+    setText(this.notices, notices.join('\n'));
     this.alone.update(this.source.analysis?.alone ?? null);
   }
 

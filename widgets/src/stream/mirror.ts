@@ -54,13 +54,13 @@ export class Mirror {
     const { verdict = before.verdict, offers = before.offers } = changes;
     const { diagnosing = before.diagnosing, profiling = before.profiling } = changes;
     const { ranks = before.ranks, main = before.main, alone = before.alone } = changes;
-    const { idle_gpus = before.idle_gpus } = changes;
+    const { notices = before.notices } = changes;
     // Of a loop that has ended, the last one stays.
     const verdicts = verdict
       ? new Map(before.verdicts).set(verdict.loader, verdict)
       : before.verdicts;
     const tasks = { diagnosing, profiling, alone };
-    this.analysis = { verdict, verdicts, offers, ranks, idle_gpus, main, ...tasks };
+    this.analysis = { verdict, verdicts, offers, ranks, notices, main, ...tasks };
   }
 
   take(
@@ -107,7 +107,7 @@ const NOTHING: AnalysisState = {
   diagnosing: null,
   profiling: null,
   ranks: [],
-  idle_gpus: [],
+  notices: [],
   main: null,
   alone: null
 };

@@ -378,8 +378,8 @@ export interface RecordingState {
 /**
  * The results of the live analysis; a frame has only the fields that changed. `ranks`: sentences on jobs of ranks.
  *
- * `main`: the id of the loader whose loop trains, where several take turns; None before the first step. `idle_gpus`:
- * sentences on GPUs that the kernel holds while no cell runs.
+ * `main`: the id of the loader whose loop trains, where several take turns; None before the first step. `notices`:
+ * sentences on GPUs that the kernel holds while no cell runs, and on experiment logs that fail.
  */
 export interface Findings {
   readonly verdict?: VerdictState | null;
@@ -387,7 +387,7 @@ export interface Findings {
   readonly diagnosing?: DiagnosisState | null;
   readonly profiling?: ProfileState | null;
   readonly ranks?: readonly string[];
-  readonly idle_gpus?: readonly string[];
+  readonly notices?: readonly string[];
   readonly main?: string | null;
   readonly alone?: AloneState | null;
 }
@@ -478,7 +478,7 @@ export interface FindingsReply {
   readonly diagnosing?: DiagnosisState | null;
   readonly profiling?: ProfileState | null;
   readonly ranks?: readonly string[];
-  readonly idle_gpus?: readonly string[];
+  readonly notices?: readonly string[];
   readonly main?: string | null;
   readonly alone?: AloneState | null;
 }
@@ -491,7 +491,7 @@ export interface Frame {
   readonly diagnosing?: DiagnosisState | null;
   readonly profiling?: ProfileState | null;
   readonly ranks?: readonly string[];
-  readonly idle_gpus?: readonly string[];
+  readonly notices?: readonly string[];
   readonly main?: string | null;
   readonly alone?: AloneState | null;
   readonly protocol: number;
@@ -818,7 +818,7 @@ export interface SubscribeReply {
   readonly diagnosing?: DiagnosisState | null;
   readonly profiling?: ProfileState | null;
   readonly ranks?: readonly string[];
-  readonly idle_gpus?: readonly string[];
+  readonly notices?: readonly string[];
   readonly main?: string | null;
   readonly alone?: AloneState | null;
   readonly lease: number;
@@ -927,7 +927,7 @@ export const FIELDS: Readonly<Record<string, string>> = {
   ErrorReply: 'status:string error:string message:string',
   ExportReply: 'status:string filename:string',
   FindingsReply:
-    'status:string verdict?:VerdictState? offers?:OfferState[] diagnosing?:DiagnosisState? profiling?:ProfileState? ranks?:string[] idle_gpus?:string[] main?:string? alone?:AloneState?',
+    'status:string verdict?:VerdictState? offers?:OfferState[] diagnosing?:DiagnosisState? profiling?:ProfileState? ranks?:string[] notices?:string[] main?:string? alone?:AloneState?',
   VerdictState:
     'kind:string segment:string? sentence:string advised:AdviceState[] advice:string shares:number?{} steps:number missing:string[] gains:GainState[] warnings:string[] loader:string over:boolean',
   AdviceState: 'text:string points:AdvicePoint[] segment:string?',
@@ -948,7 +948,7 @@ export const FIELDS: Readonly<Record<string, string>> = {
   GpuKernel: 'name:string share:number? ms:number? launches:number?',
   AloneState: 'job:number question:string running:boolean',
   Frame:
-    'verdict?:VerdictState? offers?:OfferState[] diagnosing?:DiagnosisState? profiling?:ProfileState? ranks?:string[] idle_gpus?:string[] main?:string? alone?:AloneState? protocol:number session:string? schema:number seq:number time:number sampled:number sent:number missed:number loaders:LoaderState[] events:Event[] strip:Strip? recording?:RecordingState',
+    'verdict?:VerdictState? offers?:OfferState[] diagnosing?:DiagnosisState? profiling?:ProfileState? ranks?:string[] notices?:string[] main?:string? alone?:AloneState? protocol:number session:string? schema:number seq:number time:number sampled:number sent:number missed:number loaders:LoaderState[] events:Event[] strip:Strip? recording?:RecordingState',
   LoaderState:
     'id:string name:string backend:string wanted:string? status:string backends:EngineState[] epoch:number batch:number batches:number? samples:number planned:number? lost:number doubled:number skipped:number replaced:number skips:Skip[] knobs:KnobsState decoded:number{} calibration:CalibrationState{} finished?:boolean nodes?:number remote?:RemoteLimits? ended?:boolean ranks?:number padded?:number once?:boolean attached?:boolean',
   EngineState: 'name:string available:boolean reason:string? confirm:string? note:string?',
@@ -978,7 +978,7 @@ export const FIELDS: Readonly<Record<string, string>> = {
   SessionEntry:
     'path:string id:string started:number seconds:number bytes:number live:boolean goodbye:boolean host:string told:boolean problem:string? damaged:boolean',
   SubscribeReply:
-    'status:string settings:SettingsState charts:ChartState[] recording:RecordingState verdict?:VerdictState? offers?:OfferState[] diagnosing?:DiagnosisState? profiling?:ProfileState? ranks?:string[] idle_gpus?:string[] main?:string? alone?:AloneState? lease:number session:string? running:boolean paused:boolean seq:number schema:SchemaState loaders:LoaderState[] events:Event[] strip:Strip? recorded:RecordedLabel?',
+    'status:string settings:SettingsState charts:ChartState[] recording:RecordingState verdict?:VerdictState? offers?:OfferState[] diagnosing?:DiagnosisState? profiling?:ProfileState? ranks?:string[] notices?:string[] main?:string? alone?:AloneState? lease:number session:string? running:boolean paused:boolean seq:number schema:SchemaState loaders:LoaderState[] events:Event[] strip:Strip? recorded:RecordedLabel?',
   RecordedLabel:
     'started:number ended:number? live:boolean goodbye:boolean reason:string? seconds:number bin_s:number? path:string'
 };
