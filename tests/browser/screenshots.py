@@ -429,9 +429,12 @@ def _one_tune(browser: Browser, running: Server, root: Path, target: Path, theme
         time.sleep(8)
         lab.page.screenshot(path=target / f"tune-{theme}-wide.png")
         lab.page.set_viewport_size({"width": 820, "height": 1080})
+        tools = sidebar.get_by_role("button", name="Tools")
+        if tools.get_attribute("aria-expanded") == "true":  # it unfolds where something is going on
+            tools.click()
         time.sleep(3)
         sidebar.screenshot(path=target / f"tune-{theme}-narrow.png")
-        sidebar.get_by_role("button", name="Tools").click()
+        tools.click()
         lab.page.evaluate("() => document.querySelectorAll('.km-knobs').forEach((el) => { el.open = true; })")
         time.sleep(1)
         sidebar.screenshot(path=target / f"tune-{theme}-tools.png")

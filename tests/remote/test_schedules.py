@@ -1,6 +1,6 @@
 """Whatever is done to a loader that works on a cluster, and to the cluster, at whatever moment: the plan is delivered.
 
-By default 200 schedules, always the same; with SCHEDULES=long 1,000, others each time, whose seed is printed. In each a
+By default 50 schedules, always the same; with SCHEDULES=long 1,000, others each time, whose seed is printed. In each a
 worker may be killed. Then workers are killed one after the other, 3 or 1,000 (or KILLS). The last part lets a node
 vanish and another one join between the switches of a longer loop.
 """
@@ -74,7 +74,7 @@ def test_schedules(
             killed.append(allowed - stage.kills)
 
     with capsys.disabled():
-        totals = play(80, 1_000, "on a cluster", schedules, one)
+        totals = play(50, 1_000, "on a cluster", schedules, one)
         print(f"{sum(killed)} workers killed")
     if most is None:
         covers(totals, ("torchvision", "ray"), 1)

@@ -7,7 +7,6 @@ worker returns names such a class by its number, so that here it is the notebook
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
 import io
@@ -200,8 +199,10 @@ class _Finder(_Shortened, _ValuePickler):
 def unpicklable(values: Any) -> list[Any]:
     """Return what a forked process inherits and no pickle can hold: locks, open files, shared counters, handles."""
     finder = _Finder(io.BytesIO())
-    with contextlib.suppress(Exception):  # whatever else the user's own classes raise: what was found by then
+    try:
         finder.dump(values)
+    except Exception:  # whatever else the user's own classes raise: what was found by then
+        log.debug("not everything that workers need could be looked at", exc_info=True)
     return list(finder.found.values())
 
 

@@ -210,6 +210,9 @@ threading.Thread(target=train).start()
 
 def test_a_script_that_waits_for_its_training_at_its_end_does_not_hang(tmp_path: Path) -> None:
     body = """
+from kernel_monitor.loaders.engines import process_end
+
+process_end.PATIENCE_S = 4.0  # not 20
 loader.switch("dali-cpu")
 served, stop = threading.Event(), threading.Event()
 

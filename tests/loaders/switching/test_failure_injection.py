@@ -51,7 +51,10 @@ IN_TORCHS_PLACE = (
     "EpochIterator.__next__",
     "Takeover._iterate",
     "Takeover.begin.<locals>.<lambda>",
+    "_worker_start",
+    "_time_samples",
 )
+"""Called by what stands in for a function of torch's: their bodies are guarded, and their own calls are tried."""
 
 LISTED = {
     "loaders/loader.py": "it begins an epoch: nothing of ours stands outside of it but the guard",
@@ -142,7 +145,7 @@ class Tracer:
         if caller.f_code.co_qualname in ("attach", "detach", "_replace", "_restore_all"):
             return  # by the monitor, not by the loop
         if code.co_qualname in IN_TORCHS_PLACE:
-            return  # the same: called by what stands in for torch's `__iter__` and `__next__`
+            return
         if caller.f_code.co_qualname == "Takeover._iterate" and code.co_name == "iterate":
             return
         if code.co_qualname in ("_check", "_known", "given"):
