@@ -292,6 +292,8 @@ def contestants(
             print(f"{after} is grey: {availability.reason}")
             one.release()
             continue
+        if availability.note is not None:
+            print(f"{after}: {availability.note}")
         field[before] = contestant(one, "torchvision")
         others[after] = contestant(one, "dali-cpu")
         made.append(one)

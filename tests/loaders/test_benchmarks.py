@@ -53,11 +53,13 @@ def test_loaders(photos: Path, tmp_path: Path) -> None:
         "switchable: dali-cpu / DataLoader",
         "switchable: threads / DataLoader",
         "switchable: threads / switchable: dali-cpu",
+        "RandAugment: dali-cpu / RandAugment: torchvision",
         "preset object: dali-cpu / preset object: torchvision",
+        "timm: dali-cpu / timm: torchvision",
         "augmentation parameters",
     ]
     assert all(bar["value"] > 0 for bar in found["bars"])
-    assert "RandAugment: dali-cpu is grey: RandAugment (transform 3 of 6)" in shown  # no cores beside the workers'
+    assert "RandAugment: dali-cpu: DALI decodes and does RandomResizedCrop, RandomHorizontalFlip; RandAugment" in shown
     for name in (
         "DataLoader",
         "switchable: torchvision",

@@ -57,7 +57,7 @@ class Backend(NamedTuple):
     available: bool  # whether `switch` to it is accepted
     reason: str | None  # why not, a sentence; None where it is available
     confirm: str | None = None  # what to ask a person before switching to it; None where there is nothing to ask
-    note: str | None = None  # which part of the transforms it leaves to others, and where that runs; None if none
+    note: str | None = None  # which transforms it leaves to others, and where they run; that it may be slower; or None
 
 
 def _torchvision(setting: Setting) -> Engine:
@@ -157,68 +157,54 @@ def _of_workers(setting: Setting) -> str | None:
 
 
 def _no_dali_cpu(setting: Setting) -> str | None:
-    obstacle, programs = _no_dali(setting), setting.programs
-    if obstacle is not None or setting.own is not None or not programs or setting.workers == 0:
-        return obstacle
-    crowded = _too_few_cores(setting)
-    # Colours of PIL images take DALI five to six times the CPU time (measured on processors of AMD and Intel).
-    if crowded is not None and any(
-        isinstance(step, Jitter) and not step.cut for program in programs for step in program.steps
-    ):
-        return (
-            "ColorJitter takes DALI several times the CPU time that Pillow takes, and DALI would take it from the "
-            f"loader's workers: {crowded}"
-        )
-    return _no_room_for_rest(setting, crowded)
+    return _no_dali(setting) or _no_rest(setting)
 
 
 def _no_threads(setting: Setting) -> str | None:
     if setting.own is not None:
         return "The pipeline given as dali= is for DALI alone."
-    obstacle = _no_chain(setting)
-    if obstacle is None and setting.workers > 0:
-        obstacle = _no_room_for_rest(setting, _too_few_cores(setting))
+    obstacle = _no_chain(setting) or _no_rest(setting)
     return None if obstacle is None else f"It computes what DALI can compute. {obstacle}"
 
 
-def _too_few_cores(setting: Setting) -> str | None:
-    """Return why DALI would have no cores of its own beside the loader's workers; None if it would."""
-    cores, workers = usable_cores(), setting.workers
-    threads = min(cores, workers)
-    needed = workers + threads + 1
-    if cores >= needed:
-        return None
-    return (
-        f"{needed} cores are needed for {workers} workers, {threads} threads of DALI and the training loop, and there "
-        f"are {cores}."
-    )
-
-
-def _no_room_for_rest(setting: Setting, crowded: str | None) -> str | None:
+def _no_rest(setting: Setting) -> str | None:
     """Return why workers cannot do what DALI leaves to torchvision (the loop's own thread would be too slow).
 
-    They are new processes, forked from the fork server, as nothing is forked where DALI runs. `crowded` is from
-    `_too_few_cores`.
+    They are new processes, forked from the fork server, as nothing is forked where DALI runs.
     """
-    program = next((program for program in setting.programs if program.rest is not None), None)
-    if program is None:
+    if not rest_in_workers(setting):
         return None
+    program = next(program for program in setting.programs if program.rest is not None)
     if not program.steps:
         return (
             f"DALI would only decode, and hand whole images to the workers. {program.reason} Put what crops or resizes "
             "before it."
         )
-    # DALI saves a tenth of the CPU time of a chain's beginning: as much as handing its images on costs. What is gained
-    # is that it works beside the workers, on cores of its own.
-    if crowded is not None:
-        return (
-            f"{program.reason} It would stay with the loader's workers, and DALI would take CPU time from them: "
-            f"{crowded}"
-        )
     if not CAN_OFFER:
         return f"{program.reason} PyTorch {torch.__version__} cannot give single batches to workers beside DALI."
     obstacle = why_not_sent(setting.keyed, setting.wrapped)
     return None if obstacle is None else f"{program.reason} It would run in workers beside DALI. {obstacle}"
+
+
+def _crowded(name: str, setting: Setting) -> str | None:
+    """Return that an engine may be slower, as a sentence; None where it has cores of its own beside the workers."""
+    cores, workers = usable_cores(), setting.workers
+    threads = min(cores, workers)
+    needed = workers + threads + 1
+    if setting.own is not None or cores >= needed:
+        return None
+    # DALI saves a tenth of the CPU time of a chain's beginning: as much as handing its images on costs. What is gained
+    # is that it works beside the workers, on cores of its own.
+    if rest_in_workers(setting):
+        return (
+            f"It may be slower here: {workers} workers, {threads} threads and the training loop share {cores} cores. "
+            "Tune measures it."
+        )
+    # Colours of PIL images take DALI five to six times the CPU time (measured on processors of AMD and Intel).
+    jitter = any(isinstance(step, Jitter) and not step.cut for program in setting.programs for step in program.steps)
+    if name == "dali-cpu" and workers > 0 and jitter:
+        return "It may be slower here: ColorJitter takes DALI several times the CPU time that Pillow takes."
+    return None
 
 
 def _no_gpu(setting: Setting) -> str | None:
@@ -328,10 +314,12 @@ def _note(name: str, setting: Setting) -> str | None:
     who = "the engine" if name == THREADS else "DALI"
     if setting.forms is not None:
         return recorded.share(setting.forms, "on the thread of the training loop", who)
+    found = None if name == "dali-gpu" else _crowded(name, setting)
     if program is None:
-        return None
+        return found
     in_workers = name != "dali-gpu" and rest_in_workers(setting)
-    return share(program, "in the loader's workers" if in_workers else "on the thread of the training loop", who)
+    parts = share(program, "in the loader's workers" if in_workers else "on the thread of the training loop", who)
+    return parts if found is None else f"{parts} {found}"
 
 
 def resolve(name: str, backends: dict[str, Backend]) -> str:

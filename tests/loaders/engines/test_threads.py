@@ -121,7 +121,7 @@ def test_it_needs_no_dali(few: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_it_cannot_do_is_refused_with_the_reason(few: Path) -> None:
-    loader = wrap(few, v1.Compose([v1.RandomResizedCrop(24), v1.AugMix(), v1.ToTensor()]), num_workers=2)
+    loader = wrap(few, v1.Compose([v1.AugMix(), v1.RandomResizedCrop(24), v1.ToTensor()]), num_workers=2)
     refusal = loader.backends["threads"].reason
     assert refusal is not None
     assert refusal.startswith("It computes what DALI can compute. ")
