@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 from ..analysis.advice import CLEAR
-from .trials import THREADED, TORCHVISION, Candidate, Trial, least_saved
+from .trials import THREADED, TORCHVISION, Candidate, Trial, least_saved, surely_saved
 
 STEP = 0.03  # a step of a knob that gains less than this share of the rate is the last one
 NEAR = 0.85  # engines that may reach this share of the best rate have their threads tried, too
@@ -110,8 +110,8 @@ class Search:
             return self.base
         alike = [candidate for candidate, trial in usable.items() if trial.rate >= ALIKE * best.rate]
         if base is not None:
-            alike = [candidate for candidate in alike if least_saved(base, usable[candidate]) >= CLEAR]
-            if least_saved(base, best) < CLEAR or not alike:
+            alike = [candidate for candidate in alike if surely_saved(base, usable[candidate]) >= CLEAR]
+            if surely_saved(base, best) < CLEAR or not alike:
                 return self.base
         return min(alike, key=lambda candidate: (self._size(candidate), -self.rate(candidate)))
 

@@ -21,6 +21,7 @@ from ..store import STEP, Rows
 
 _EPOCH_GAP_S = 0.5  # between two epochs: what takes longer is the user's code, such as an evaluation
 FEWEST = 3  # with fewer steps an engine has no figures
+_QUARTILES = 1.35  # standard deviations of a normal distribution that its quartiles lie apart
 _FEWEST_PARTS = 4  # a trial is cut into single seconds, or into this many parts if it is shorter
 _NO_CEILING = (
     "The share of the compute ceiling is not known: allow synthetic, or watch the model: "
@@ -334,6 +335,22 @@ def _points(usable: Mapping[str, Trial], first: str, best: str | None) -> tuple[
 def least_saved(base: Trial, other: Trial) -> float:
     """Return share of the step time, by the quartiles that lie closest."""
     return 1 - base.rate_high / other.rate_low if other.rate_low > 0 else -math.inf
+
+
+def surely_saved(base: Trial, other: Trial) -> float:
+    """Return share of the step time that `other` saves, less twice the standard error of the two means.
+
+    Single seconds have the standard deviation of a normal distribution of their quartiles, which is a 1.35th of the
+    distance between these; the mean of n of them errs by that over the root of n.
+    """
+    if not (base.rate > 0 and other.rate > 0):
+        return -math.inf
+    errors = [
+        (trial.rate_high - trial.rate_low) / _QUARTILES / math.sqrt(max(_FEWEST_PARTS, trial.seconds)) / trial.rate
+        for trial in (base, other)
+    ]
+    ratio = base.rate / other.rate
+    return 1 - ratio - 2 * ratio * math.hypot(*errors)
 
 
 def _figures(trial: Trial) -> str:

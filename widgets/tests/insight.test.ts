@@ -77,8 +77,10 @@ describe('the verdict', () => {
     warn(['The swap took 13 %.']);
     expect([lines(), told.textContent]).toEqual([
       ['Careful: The swap took 13 %.'],
-      'Careful: The swap took 12 %.'
+      '' // said once; a figure that is no longer so is not to be read
     ]);
+    warn(['The swap took 13 %.', 'Another.']);
+    expect(told.textContent).toBe('Careful: The swap took 13 %.\nCareful: Another.');
   });
 
   it('is one line in words, with its parts, advice and gains folded behind it', () => {

@@ -73,8 +73,9 @@ def tune(
 
     def look(candidate: Candidate, spread: float) -> None:
         found = rate(candidate) * (1 + draw.gauss(0, spread))
+        wide = 1.35 * spread  # of the quartiles of single seconds, whose mean over four has this spread
         search.measured[candidate] = Trial(
-            candidate.engine, rate=found, rate_low=found * (1 - spread), rate_high=found * (1 + spread)
+            candidate.engine, rate=found, rate_low=found * (1 - wide), rate_high=found * (1 + wide), seconds=4.0
         )
 
     for candidate in search.candidates():

@@ -62,6 +62,8 @@ export class InsightControl {
   private readonly news = element('div', 'km-unseen');
   private kind: string | null = null;
   private warned = '';
+  /** The warnings that are in `news`. */
+  private careful: readonly string[] = [];
   private ended = '';
   private state: LoaderState | null = null;
   /** The longest duration that the running diagnosis announced: the full length of its bar. */
@@ -105,7 +107,12 @@ export class InsightControl {
       ];
       if (news.length > 0) {
         setText(this.news, news.join('\n'));
+        this.careful = isNew ? verdict.warnings : [];
       }
+    }
+    if (this.careful.some(words => !verdict?.warnings.includes(words))) {
+      this.careful = [];
+      setText(this.news, ''); // its figures have changed, and it could still be read
     }
     this.warned = warned;
     this.kind = verdict?.kind ?? this.kind;
@@ -206,6 +213,7 @@ export class InsightControl {
     if (this.ended.includes('running') && ended !== this.ended) {
       const sentence = diagnosing?.state === 'done' ? (diagnosing.result?.sentence ?? '') : '';
       const done = sentence === '' && profiling?.state === 'done' ? 'The profile is ready.' : '';
+      this.careful = [];
       setText(this.news, [words, sentence, done].filter(Boolean).join('\n'));
     }
     this.ended = ended;
