@@ -57,7 +57,7 @@ IN_TORCHS_PLACE = (
     "current",
     "called",
 )
-"""Called by what stands in for a function of torch's or a library's: their bodies are guarded, their own calls tried."""
+"""Called by what stands in for a function of torch's or a library's: the bodies are guarded, their own calls tried."""
 
 LISTED = {
     "loaders/loader.py": "it begins an epoch: nothing of ours stands outside of it but the guard",
