@@ -142,10 +142,18 @@ class Loop:
         self._thread.join()
 
     def rate(self, seconds: float) -> float:
-        """Return images/s over the next seconds."""
-        begun, images = time.perf_counter(), self.images
+        """Return images/s over the next seconds, from a batch to a batch: of slow loads only some come in the time."""
+        begun, images = self._next_batch()
         time.sleep(seconds)
-        return (self.images - images) / (time.perf_counter() - begun)
+        ended, now = self._next_batch()
+        return (now - images) / (ended - begun)
+
+    def _next_batch(self) -> tuple[float, int]:
+        """Return when the next batch came (s), and how many images had come by then."""
+        before = self.images
+        while self.images == before and self._thread.is_alive():
+            time.sleep(0.0005)
+        return time.perf_counter(), self.images
 
 
 def grid(engines: set[str], cores: int, usual: int) -> Iterator[Candidate]:
