@@ -36,7 +36,7 @@ LONGEST = 2
 FEW_BEGINNINGS = 1  # of epochs that are shorter than that
 SETTLE_S = (0.3, 3.0)  # the least and the most that is not measured after a change
 EXPLORED = 0.75  # the share of the time in which settings are tried that were not tried before
-LAST_S = 8.0  # of the time are kept for the measurement under way, and the change to the best setting
+LAST_S = 4.0  # of the time are kept for the change to the best setting
 HOPELESS = 0.6  # a setting that has less than this share of the best rate after `TOLD_S` is not measured to the end
 TOLD_S = 1.0
 LEAST_MEMORY = 512 << 20  # bytes that stay available whatever is tried
@@ -80,11 +80,13 @@ class TuneRun(LoopRun):
     def _measure_all(self) -> None:
         self._begun = time.monotonic()
         exploring = self._begun + EXPLORED * self._seconds
+        longest = 0.0  # of the tries so far, s
         for candidate in self._search.candidates():
             if time.monotonic() > exploring:
                 self._cannot.append("Time was up before every setting had been tried: tune again, with more seconds.")
                 break
-            self._try(candidate, (2 if candidate == self._first else 1) * WINDOW_S)
+            longest = max(longest, self._try(candidate, (2 if candidate == self._first else 1) * WINDOW_S))
+        longest += WINDOW_S  # by which those that are measured again take longer
         until = self._begun + self._seconds - LAST_S
         for most in CONTENDERS:
             contenders = self._search.contenders(most)
@@ -92,11 +94,15 @@ class TuneRun(LoopRun):
                 break
             # The one that delivers now is measured first: that takes no change.
             for candidate in sorted(contenders, key=lambda one: one != self._now):
-                if time.monotonic() < until:
-                    self._try(candidate, 2 * WINDOW_S)
+                if time.monotonic() + longest < until:
+                    longest = max(longest, self._try(candidate, 2 * WINDOW_S))
 
-    def _try(self, candidate: Candidate, seconds: float) -> None:
-        """Have a candidate take over, let it settle, measure it; more exactly if it was measured before."""
+    def _try(self, candidate: Candidate, seconds: float) -> float:
+        """Have a candidate take over, let it settle, measure it; more exactly if it was measured before.
+
+        Returns the seconds that this took.
+        """
+        began = time.monotonic()
         self._trying = True
         try:
             problem = self._apply(candidate)
@@ -114,6 +120,7 @@ class TuneRun(LoopRun):
         finally:
             self._trying = False
         self._set_state("", done=len(self._search.measured))
+        return time.monotonic() - began
 
     def _look(self, candidate: Candidate, seconds: float) -> None:
         """Measure a candidate that delivers, for some seconds; the steps of earlier times count, too."""
