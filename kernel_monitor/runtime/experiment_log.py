@@ -477,8 +477,9 @@ class ExperimentLog:
         return [words(state) for state in self.states()]
 
     def failures(self) -> list[str]:
-        """Return a line for each log that fails."""
-        return [words(state) for state in self.states() if state["state"] == "failed"]
+        """Return a sentence for each log that fails."""
+        lines = [words(state) for state in self.states() if state["state"] == "failed"]
+        return [f"{said[0].upper()}{said[1:]}." for said in lines]
 
     def forget_in_child(self) -> None:
         """Detach a forked child, which has none of the threads."""

@@ -165,7 +165,7 @@ def test_a_failure_is_shown_with_its_cause_and_the_log_goes_on_when_it_is_gone(
     assert str(obstacle) in shown["message"]
     assert f"not logging to tensorboard: {shown['message']}; it is tried every 0.1 s" in monitor.status()
     assert monitor.publisher.findings()["notices"] == [
-        f"not logging to tensorboard: {shown['message']}; it is tried every 0.1 s"
+        f"Not logging to tensorboard: {shown['message']}; it is tried every 0.1 s."
     ]
     assert f"Logging to tensorboard failed, and is tried every 0.1 s: {shown['message']}" in monitor.status()
     wait_for(lambda: monitor.store.last_seq > 3)
