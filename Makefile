@@ -249,7 +249,7 @@ sentences: setup
 
 lock: $(STAMPS)/venv
 	$(SAY) 'tests/constraints.txt'
-	@$(UV) pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 --fork-strategy fewest --no-header \
+	@$(UV) pip compile pyproject.toml --extra all --extra ray --group dev --universal --python-version 3.11 --fork-strategy fewest --no-header \
 	  --no-annotate --output-file tests/constraints.txt --upgrade
 	$(SAY) 'package-lock.json: without node_modules, or npm would list this platform only'
 	@rm -rf node_modules package-lock.json $(STAMPS)/npm && npm install --package-lock-only --loglevel=error

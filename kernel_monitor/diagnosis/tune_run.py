@@ -290,7 +290,7 @@ class TuneRun(LoopRun):
         measured, kept = self._search.measured, self._kept
         changed = self._outcome == "done" and kept != self._first
         tried = [*self._search.refusals.values(), *self._cannot]
-        failed = [f"{trial.label}: {trial.problem}." for trial in self._trials if trial.problem is not None]
+        failed = [f"{trial.label}: {trial.problem.rstrip('.')}." for trial in self._trials if trial.problem is not None]
         return {
             "kind": "tune",
             "loader": self._loop.id,

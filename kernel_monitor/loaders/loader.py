@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import itertools
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -195,10 +196,11 @@ class SwitchableLoader(EpochRecords):
         _to_end.add(self)
         self._settle()
 
-    def __del__(self) -> None:
+    def __del__(self, ends: Callable[[], bool] = sys.is_finalizing) -> None:
         # No `weakref.finalize`, which would hold the pool: the user's collate function, say, may refer to this loader.
+        # At the interpreter's end `_end_all` has released the engines, and modules are empty from Python 3.13 on.
         found = self.__dict__
-        if "pool" in found:
+        if "pool" in found and not ends():
             self.end()
 
     def end(self) -> None:

@@ -199,8 +199,8 @@ class Stamp:
         self.event = event
         self._free = free
 
-    def __del__(self) -> None:
-        if len(self._free) < _MOST_FREE:
+    def __del__(self, most: int = _MOST_FREE) -> None:  # a default, as modules are empty at the interpreter's end
+        if len(self._free) < most:
             self._free.append(self.event)
 
 

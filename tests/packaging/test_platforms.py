@@ -56,7 +56,7 @@ def test_the_workflow_tests_each_system_and_python_with_what_is_here() -> None:
     jobs: dict[str, Any] = yaml.safe_load(WORKFLOW.read_text("utf-8"))["jobs"]
     matrices = {name: job["strategy"]["matrix"] for name, job in jobs.items()}
     assert matrices["portable"]["os"] == ["macos-latest", "windows-latest"]
-    assert all(matrix["python"] == ["3.11", "3.12", "3.13"] for matrix in matrices.values())
+    assert all(matrix["python"] == ["3.11", "3.12", "3.13", "3.14"] for matrix in matrices.values())
     commands = {name: [step["run"] for step in job["steps"] if "run" in step] for name, job in jobs.items()}
     assert commands["linux"] == ["make test"]
     tests = commands["portable"][-1].split()[3:]

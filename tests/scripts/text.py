@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import textwrap
 from pathlib import Path
 
 from .cases import Case, Setting
 from .kinds import KINDS, Kind
 
+FORK = "import multiprocessing\nmultiprocessing.set_start_method('fork')\n"
+"""The beginning of scripts whose workers are forked, where that is not Python's own choice: on Linux from 3.14 on."""
 HEAD = """\
 import glob
 import json
@@ -134,7 +137,8 @@ def _script(setting: Setting, root: Path, between: dict[int, str], inside: dict[
     body += REPORT + (REPORT_OURS if ours else "") + "print(json.dumps(report), flush=True)\n"
     if setting.guarded:
         body = '\nif __name__ == "__main__":\n' + textwrap.indent(body, "    ")
-    definitions = HEAD.format(root=str(root)) + kind.definitions + _train(kind)
+    forks = setting.context == "fork" and multiprocessing.get_all_start_methods()[0] != "fork"
+    definitions = (FORK if forks else "") + HEAD.format(root=str(root)) + kind.definitions + _train(kind)
     if setting.guarded:  # such a value is for workers that start in one way
         context = f"multiprocessing.get_context({setting.context!r})"
         definitions = definitions.replace("multiprocessing.Value", f"{context}.Value")

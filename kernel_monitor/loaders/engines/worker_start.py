@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib.util
 import io
 import logging
 import multiprocessing
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
 from multiprocessing import popen_fork
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch.utils.data import DataLoader
@@ -84,9 +87,12 @@ def forks(wrapped: DataLoader[Any]) -> bool:
 
 
 def _forks(context: Any) -> bool:
+    return _start_method(context) == "fork"
+
+
+def _start_method(context: Any) -> str:
     # allow_none: asking must not fix the method, which the user may still set.
-    method = context.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
-    return bool(method == "fork")
+    return str(context.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0])
 
 
 def _forks_by_default() -> bool:
@@ -143,10 +149,49 @@ def why_not_sent(keyed: KeyedDataset, wrapped: DataLoader[Any]) -> str | None:
 
     Before the fork server runs there is no obstacle: it inherits what cannot be pickled.
     """
-    if not forks(wrapped) or (not dali_runs() and fork_server.server() is None):
+    if not forks(wrapped):
+        return None if wrapped.num_workers > 0 else _why_not_imported(keyed, wrapped)
+    if not dali_runs() and fork_server.server() is None:
         return None
     obstacle = transfer_of(keyed, wrapped).obstacle if fork_server.server() is not None else NoWorkers.ended().args[0]
     return None if obstacle is None else f"{obstacle[:1].upper()}{obstacle[1:]}."
+
+
+def _why_not_imported(dataset: Any, wrapped: DataLoader[Any]) -> str | None:
+    """Return why a DataLoader that had no workers can have none that are spawned, or come from Python's fork server.
+
+    These import the script: one that was written without workers would train a second time, in each of them.
+    """
+    method = _start_method(wrapped.multiprocessing_context or multiprocessing)
+    if getattr(sys.modules.get("__main__"), "__file__", None) is None:
+        if _pickles_by_itself(_worker_arguments(dataset, wrapped)):
+            return None
+        why = "they can be sent nothing that a notebook defines. Move the data set into a module"
+    elif _guarded():
+        return None
+    else:
+        why = 'each would run this script from its beginning, as its loop is not under if __name__ == "__main__":'
+    return f"No workers are started: with the start method {method} {why}."
+
+
+def _guarded() -> bool:
+    """Return whether the script's line that runs now is surely under `if __name__ == "__main__":`."""
+    main = vars(sys.modules["__main__"])
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None and not (frame.f_code.co_name == "<module>" and frame.f_globals is main):
+        frame = frame.f_back
+    if frame is None:
+        return False
+    try:
+        tree = ast.parse(Path(frame.f_code.co_filename).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return False
+    return any(
+        isinstance(node, ast.If)
+        and any(isinstance(name, ast.Name) and name.id == "__name__" for name in ast.walk(node.test))
+        and node.body[0].lineno <= frame.f_lineno <= (node.body[-1].end_lineno or 0)
+        for node in tree.body
+    )
 
 
 def _pickles_by_itself(sent: Any) -> bool:

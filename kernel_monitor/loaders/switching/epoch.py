@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import sys
 import threading
 import time
 from collections import deque
@@ -135,9 +136,10 @@ class EpochIterator:
         self._plain: Iterator[Any] | None = None  # after a fault: what goes on in place of the engines
         self._handed = 0  # number of the next batch for the loop
 
-    def __del__(self) -> None:
+    def __del__(self, ends: Callable[[], bool] = sys.is_finalizing) -> None:
         """An iterator that never delivered costs neither an epoch nor a draw: some frameworks make one for a look."""
-        self._loader.forget_unused(self._record)
+        if not ends():
+            self._loader.forget_unused(self._record)
 
     def __iter__(self) -> EpochIterator:
         return self

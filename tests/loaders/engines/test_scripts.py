@@ -68,6 +68,33 @@ print(sizes(loader), loader.backend)
 """
 
 
+FIRST_WORKERS = """
+import multiprocessing
+from torch.utils.data import Dataset
+from kernel_monitor.errors import MonitorError
+if __name__ == "__main__":
+    multiprocessing.set_start_method("spawn")  # as on macOS and Windows; Linux has another such one from Python 3.14 on
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        return index
+
+def first_workers(data):
+    loader = switchable(DataLoader(data, batch_size=4))
+    try:
+        loader.set(workers=1)
+    except MonitorError as error:
+        print(error)
+    wait(lambda: not loader.pool._preparing)
+    assert [batch.tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+    print(len(loader.worker_pids), "workers")
+    loader.release()
+"""
+
+
 def run(folder: Path, body: str, *, guarded: bool, head: str = "") -> tuple[list[str], list[str]]:
     """Run a script over 40 images, `head` above its guard; returns what it printed, and under which names it ran."""
     make_folder(folder / "images", 40)
@@ -84,6 +111,31 @@ def test_new_workers_come_with_and_without_a_guard(tmp_path: Path, guarded: bool
     printed, ran = run(tmp_path, KNOB, guarded=guarded)
     assert printed == ["workers: 2 [8] 0", "kept: False"]
     assert ran == ["__main__"]
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_a_script_without_workers_gets_spawned_ones_only_under_its_guard(tmp_path: Path, guarded: bool) -> None:
+    printed, ran = run(tmp_path, "\nfirst_workers(Numbers())\n", guarded=guarded, head=FIRST_WORKERS)
+    if guarded:
+        assert (printed, ran) == (["1 workers"], ["__main__", "__mp_main__"])
+    else:
+        assert printed[0].startswith("No workers are started: with the start method spawn each would run this script")
+        assert (printed[1:], ran) == (["0 workers"], ["__main__"])
+
+
+def test_a_notebook_without_workers_gets_spawned_ones_only_for_what_can_be_imported(tmp_path: Path) -> None:
+    (tmp_path / "numbers_of_a_module.py").write_text(
+        "import torch\n\n\n"
+        "class Numbers(torch.utils.data.Dataset):\n    def __len__(self):\n        return 12\n\n"
+        "    def __getitem__(self, index):\n        return index\n"
+    )
+    own = "first_workers(Numbers())"
+    imported = "from numbers_of_a_module import Numbers as Imported\nfirst_workers(Imported())"
+    done = run_python("-c", f"{HEAD}{FIRST_WORKERS}{own}\n{imported}", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    refused, *rest = done.stdout.splitlines()
+    assert refused.endswith("they can be sent nothing that a notebook defines. Move the data set into a module.")
+    assert rest == ["0 workers", "1 workers"]
 
 
 def test_a_changed_data_set_in_an_unguarded_script(tmp_path: Path) -> None:
