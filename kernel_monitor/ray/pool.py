@@ -22,13 +22,17 @@ LOOKS_AGAIN = 30.0  # s at most, until a node whose workers did not start is tri
 TRIES = 3  # of a node, one after the other without success, where it is not that they were killed; then it is left out
 _GIVES_UP = 60.0  # s without any worker, after which slots are no longer kept waiting
 _SMALL = 1 << 30  # bytes of /dev/shm below which Ray may keep batches on the disk
+_NOTE = "when serializing "  # begins the lines that Python 3.14 adds below an error of pickle's
 
 
 def last_line(error: BaseException) -> str:
     """Return what an error of Ray's comes to: it quotes whole tracebacks, at whose end the cause is."""
-    cause = getattr(error, "cause", None)
-    lines = [line.strip() for line in str(cause or error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
+    return _last_of(str(getattr(error, "cause", None) or error)) or type(error).__name__
+
+
+def _last_of(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines()]
+    return next((line for line in reversed(lines) if line and not line.startswith(_NOTE)), "")
 
 
 class _WorkerLost(Exception):
@@ -494,8 +498,7 @@ class Dispatch:
             return
         except Exception as error:  # noqa: BLE001 - reported to the kernel, where the engine fails
             if run == self._run:
-                lines = str(error).strip().splitlines()
-                self._fail(run, number, lines[-1] if lines else type(error).__name__)
+                self._fail(run, number, _last_of(str(error)) or type(error).__name__)
         finally:
             for call in calls:  # the first answer counts; nobody waits for the others
                 call.add_done_callback(lambda late: late.cancelled() or late.exception())

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -152,7 +153,9 @@ def wait_for_server(url: str, process: subprocess.Popen[bytes], log: Path, secon
         try:
             urllib.request.urlopen(url, timeout=2).close()  # noqa: S310 - loopback
             return
-        except OSError:
+        except OSError as error:
+            if isinstance(error, urllib.error.HTTPError):
+                error.close()
             if process.poll() is not None or time.monotonic() > until:
                 raise AssertionError(f"the server did not start:\n{log.read_text()[-3000:]}") from None
             time.sleep(0.1)

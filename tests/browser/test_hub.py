@@ -123,8 +123,9 @@ def test_a_user_of_a_hub_switches_in_a_busy_cell_and_the_hub_reads_metrics(
         assert lab.monitor(CELL, "monitor.stats.missed") == 0
 
         server = JupyterServer(files.base, tmp_path / "home" / "jupyter_runtime_dir")
-        with pytest.raises(HTTPError, match="403"):
+        with pytest.raises(HTTPError, match="403") as refused:
             server.read("/metrics", token="")
+        refused.value.close()
         (kernel,) = server.kernels()
         until(lambda: MEMORY in metrics(server, kernel), 30)
         seen = metrics(server, kernel)

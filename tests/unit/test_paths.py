@@ -130,6 +130,7 @@ def test_an_error_tells_no_folder_of_the_files_that_it_is_of(tmp_path: Path, mon
     assert error_text(failed) == "dali-cpu fails on …/cat.jpg and in …"
     home = tmp_path / f"first {CLIENT}"
     monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(tmp_path)
     assert error_text(OSError(f"no {home}/x y, no {home}, no {Path.cwd()}")) == "no ~/x y, no ~, no …"
 
 

@@ -52,7 +52,8 @@ def before_dali() -> None:
     if "fork" not in multiprocessing.get_all_start_methods():
         return
     attached.worker_start_context = _plain_worker_start
-    if dali_runs() or fork_server.server() is not None:
+    # Where workers are not forked (on Linux, too, from Python 3.14 on) there may be threads that no fork survives.
+    if ready_for_dali():
         return
     from .worker_pickle import unpicklable
 

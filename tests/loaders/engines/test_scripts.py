@@ -138,6 +138,21 @@ def test_a_notebook_without_workers_gets_spawned_ones_only_for_what_can_be_impor
     assert rest == ["0 workers", "1 workers"]
 
 
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_a_process_whose_workers_are_not_forked_is_never_forked(tmp_path: Path, method: str) -> None:
+    make_folder(tmp_path / "images", 8)
+    body = (
+        f"import multiprocessing\nmultiprocessing.set_start_method('{method}')\n"
+        "from kernel_monitor.loaders.engines import fork_server\n"
+        "loader = switchable(DataLoader(ImageFolder('images', fixed(8)), batch_size=4))\n"
+        "loader.switch('dali-cpu')\n"
+        "wait(lambda: sizes(loader) and loader.backend == 'dali-cpu')\n"
+        "print(loader.backend, fork_server.server() is not None)\n"
+    )
+    done = run_python("-c", HEAD + body, cwd=tmp_path)
+    assert done.stdout.split() == ["dali-cpu", str(method == "fork")], done.stderr
+
+
 def test_a_changed_data_set_in_an_unguarded_script(tmp_path: Path) -> None:
     """New workers have it, and the way back to torchvision is never lost."""
     printed, ran = run(tmp_path, EPOCHS, guarded=False)

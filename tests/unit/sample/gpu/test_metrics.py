@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 
@@ -269,6 +270,6 @@ def test_an_answer_that_makes_no_sense_is_told_once_and_ends_nothing(
     asked = ask(FakeGpu(total=0, used=0))  # divides by zero
     asked.round()
     asked.round(RETRY_S)
-    assert asked.reasons()["memory"] == "ZeroDivisionError: float division by zero"
+    assert re.fullmatch(r"ZeroDivisionError: (float )?division by zero", asked.reasons()["memory"])
     assert asked.values()["utilisation"] == 37.0
     assert capfd.readouterr().err.count("Traceback") == 1
