@@ -25,9 +25,16 @@ from kernel_monitor.stream.widget_pages import WidgetPages
 
 from ..waiting import until
 
-DEEP: Any = []
-for _ in range(sys.getrecursionlimit() + 100):
-    DEEP = [DEEP]
+
+def _nested(times: int) -> Any:
+    value: Any = []
+    for _ in range(times):
+        value = [value]
+    return value
+
+
+DEEP = _nested(sys.getrecursionlimit() + 100)
+DEEPEST = _nested(200_000)  # Python goes no deeper: until 3.13 as its limit says, then as its stack allows
 
 HOSTILE: list[Any] = [
     None, True, 0, -1, 1 << 80, 1e308, float("nan"), "", "x" * 100_000, "half \ud800", "\udcff", "\x00",
@@ -239,7 +246,7 @@ def test_an_interrupt_is_answered_and_goes_on(monitor: Monitor) -> None:
 
 
 @pytest.mark.parametrize("kind", ["_quick", "_slow"])
-@pytest.mark.parametrize("answer", [object(), {1, 2}, b"bytes", DEEP], ids=["object", "set", "bytes", "deep"])
+@pytest.mark.parametrize("answer", [object(), {1, 2}, b"bytes", DEEPEST], ids=["object", "set", "bytes", "deep"])
 def test_an_answer_that_cannot_be_encoded_is_an_error(monitor: Monitor, kind: str, answer: Any) -> None:
     control = Control(monitor)
     getattr(control, kind)["odd"] = lambda _args: ({"status": "ok", "answer": answer}, [])
