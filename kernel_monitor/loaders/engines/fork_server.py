@@ -100,28 +100,30 @@ class _ForkServer:
         """
         data_r, data_w = os.pipe()
         status_r, status_w = os.pipe()
+        left = {data_r, data_w, status_r, status_w}  # after an interrupt, too, so that the worker gets EOF
         try:
-            with self._requests:
-                socket.send_fds(self._socket, [b"w"], [data_r, status_w, _tracker(), *fds])
-        except OSError as error:
-            for fd in (data_r, data_w, status_r, status_w):
+            try:
+                with self._requests:
+                    socket.send_fds(self._socket, [b"w"], [data_r, status_w, _tracker(), *fds])
+            except OSError as error:
+                raise NoWorkers.ended() from error
+            for fd in (data_r, status_w):
+                left.discard(fd)
                 os.close(fd)
-            raise NoWorkers.ended() from error
-        os.close(data_r)
-        os.close(status_w)
-        started = False
-        try:
-            with os.fdopen(data_w, "wb") as file:
+            try:
                 if not wait([status_r], PATIENCE_S):
                     raise TimeoutError
                 pid = read_signed(status_r)
-                file.write(data)
-            started = True
-        except (OSError, EOFError) as error:  # TimeoutError is an OSError
-            raise NoWorkers("a worker could not be forked, or ended before it had been sent the data set") from error
+                left.discard(data_w)
+                with os.fdopen(data_w, "wb") as file:
+                    file.write(data)
+            except (OSError, EOFError) as error:  # TimeoutError is an OSError
+                why = "a worker could not be forked, or ended before it had been sent the data set"
+                raise NoWorkers(why) from error
+            left.discard(status_r)
         finally:
-            if not started:
-                os.close(status_r)
+            for fd in left:
+                os.close(fd)
         return pid, status_r
 
     def close(self) -> None:

@@ -215,6 +215,21 @@ def test_a_server_that_ends_while_workers_start_costs_no_batch(monkeypatch: pyte
         assert equal(delivered(loader)[0], expected[0])
 
 
+def test_an_interrupt_while_a_worker_starts_leaves_neither_worker_nor_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    dali_begins()
+    found = psutil.Process(server().pop())
+    before = psutil.Process().num_fds()
+    with monkeypatch.context() as patched:
+        patched.setattr(fork_server, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            fork_server.WorkerProcess(target=print).start()
+    assert psutil.Process().num_fds() == before
+    wait_for(lambda: found.children() == [])
+
+
 def test_a_lock_that_is_met_before_the_click_is_inherited() -> None:
     expected = delivered(loader := DataLoader(Locked(), 2, num_workers=1))
     with attaching():
