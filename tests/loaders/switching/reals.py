@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from .schedule import PATIENCE, Config
 from .traced import KINDS, Samples
 
 UNIT = 0.002  # s
+LOSES_LOCKS = sys.version_info[:2] == (3, 14)  # where an interrupt comes with a `with`: python/cpython#148874
 
 
 class RealStage:
@@ -95,6 +97,6 @@ class RealStage:
             self._errors.append(error)
 
     def _interrupted(self, _signal: int, _frame: FrameType | None) -> None:
-        if self._open:
+        if self._open and not LOSES_LOCKS:
             self._open = False  # one at a time: a second one would hit what handles the first
             raise KeyboardInterrupt
