@@ -198,7 +198,7 @@ class SwitchableLoader(EpochRecords):
 
     def __del__(self, ends: Callable[[], bool] = sys.is_finalizing) -> None:
         # No `weakref.finalize`, which would hold the pool: the user's collate function, say, may refer to this loader.
-        # At the interpreter's end `_end_all` has released the engines, and modules are empty from Python 3.13 on.
+        # At the interpreter's end `_end_all` has released the engines, and modules may be empty, as on Python 3.14.
         found = self.__dict__
         if "pool" in found and not ends():
             self.end()
