@@ -4,9 +4,9 @@
 
 Each load has a process of its own, with a loop on a thread that takes batches and then sleeps, as for a GPU, or
 computes. First `monitor.tune()` runs in it. Then every setting of the grid (and what Tune chose, if that is none of
-them) delivers to the same loop for some seconds; its rate is the loop's own count of images over the time of it, whole
-epochs with their beginnings. The best of so many settings is partly the luckiest: so the first `FINALISTS` of the
-sweep, Tune's choice and the setting from before deliver again, in `--finals` rounds of alternating order, and all
+them) delivers to the same loop for some seconds, and for whole epochs with their beginnings; its rate is the loop's own
+count of images over the time of these. The best of so many settings is partly the luckiest: so the first `FINALISTS` of
+the sweep, Tune's choice and the setting from before deliver again, in `--finals` rounds of alternating order, and all
 figures are from these. The share of the best is the rate of Tune's choice over that of the best finalist: a machine
 that was slower meanwhile is no merit or fault of Tune.
 """
@@ -41,7 +41,8 @@ from .common import Bar, images, machine, report, spread, versions
 BAR_SHARE, BAR_SECONDS = 0.95, 60.0
 FINALISTS = 3
 SETTLE_S = 1.0  # of a setting in the sweep, after its first batch
-LIMIT_S = 900.0  # of a load's process
+LONGEST = 4  # times as long as asked for a setting delivers until its epoch is whole; what is slower is no rival
+LIMIT_S = 1_200.0  # of a load's process
 
 
 class Load(NamedTuple):
@@ -114,11 +115,12 @@ def loader_of(load: Load, root: Path) -> DataLoader[Any]:
 
 
 class Loop:
-    """The training loop: counts the images that came, and when."""
+    """The training loop: knows when each batch came."""
 
     def __init__(self, load: Load, loader: DataLoader[Any]) -> None:
-        self.images = 0
         self.done = False
+        self._times: list[float] = []  # of each batch
+        self._per_epoch = len(loader)
         self._load, self._loader = load, loader
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -126,8 +128,8 @@ class Loop:
     def _run(self) -> None:
         seconds, weights = self._load.step_ms / 1e3, torch.rand(192, 192)
         while True:
-            for batch, *_ in self._loader:
-                self.images += len(batch)
+            for _ in self._loader:
+                self._times.append(time.perf_counter())
                 until = time.perf_counter() + seconds
                 if self._load.computes:
                     while time.perf_counter() < until:
@@ -142,18 +144,18 @@ class Loop:
         self._thread.join()
 
     def rate(self, seconds: float) -> float:
-        """Return images/s over the next seconds, from a batch to a batch: of slow loads only some come in the time."""
-        begun, images = self._next_batch()
-        time.sleep(seconds)
-        ended, now = self._next_batch()
-        return (now - images) / (ended - begun)
+        """Return images/s of at least the next seconds, over whole epochs: from a batch to a batch some epochs later.
 
-    def _next_batch(self) -> tuple[float, int]:
-        """Return when the next batch came (s), and how many images had come by then."""
-        before = self.images
-        while self.images == before and self._thread.is_alive():
-            time.sleep(0.0005)
-        return time.perf_counter(), self.images
+        Over an epoch of slow loads all batches may come within a tenth of its time: parts of it tell nothing.
+        """
+        times, before = self._times, len(self._times)
+        while True:
+            time.sleep(0.001)
+            count = len(times) - before - 1  # of batches after the first
+            whole = count - count % self._per_epoch
+            for batches, least in ((whole, seconds), (count, LONGEST * seconds)):
+                if batches > 0 and (spent := times[before + batches] - times[before]) >= least:
+                    return batches * self._load.batch / spent
 
 
 def grid(engines: set[str], cores: int, usual: int) -> Iterator[Candidate]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -135,24 +134,77 @@ def trial(backend: str, steps: Sequence[Step], table: Rows, loader: str, start: 
     return replace(known, rate=rate, rate_low=low, rate_high=high, step=step, wait=wait, work=_work(kept))
 
 
-def with_beginnings(trial: Trial, steps: Sequence[Step], batches: int) -> Trial:
-    """Return a trial's rates as they are over whole epochs of so many batches: with the first step of each.
+def over_epochs(trial: Trial, steps: Sequence[Step], batches: int) -> Trial:
+    """Return a trial with the figures of whole epochs of so many batches; as it is where none was seen.
 
-    That is the step in which workers start or hand out what they have ready, and which no rate counts otherwise. With
-    b batches, first steps of f and other steps of s seconds a step takes (f + (b - 1) s) / b.
+    Any `batches` steps in a row have one beginning of an epoch among them, in which workers start or hand out what they
+    have ready: to leave it out, as other rates do, favours settings of which many batches come at once. The quartiles
+    are of single epochs, or of as many together as last a second; of fewer than four of these they are as far from the
+    rate as those of the single seconds.
     """
-    rows = step_rows(steps)
-    firsts = [
-        step.end - before.end if step.end - step.step - before.end < _EPOCH_GAP_S else step.step
-        for before, step in pairwise(steps)
-        if step.flags & WARM_UP
-    ]
-    others = rows["step"][counted(rows)]
-    if trial.problem is not None or not firsts or batches < 2 or not len(others):
+    if trial.problem is not None or batches < 2:
         return trial
-    other = float(others.mean(dtype=np.float64))
-    share = batches * other / (sum(firsts) / len(firsts) + (batches - 1) * other)
-    return replace(trial, rate=trial.rate * share, rate_low=trial.rate_low * share, rate_high=trial.rate_high * share)
+    epochs = [run[len(run) % batches :] for run in _in_a_row(steps)]
+    rows = step_rows([step for run in epochs for step in run])
+    if not len(rows):
+        return trial
+    seconds = np.concatenate([_with_firsts(run) for run in epochs])
+    samples = rows["images"].astype(np.float64)
+    rate = float(samples.sum() / seconds.sum())
+    parts = np.array_split(
+        np.arange(len(rows)).reshape(-1, batches), max(1, min(len(rows) // batches, int(seconds.sum())))
+    )
+    if len(parts) >= _FEWEST_PARTS:
+        low, high = map(float, np.percentile([samples[part].sum() / seconds[part].sum() for part in parts], (25, 75)))
+    else:
+        low, high = (rate * quartile / trial.rate for quartile in (trial.rate_low, trial.rate_high))
+    return replace(
+        trial,
+        seconds=float(seconds.sum()),
+        steps=len(rows),
+        samples=int(samples.sum()),
+        rate=rate,
+        rate_low=low,
+        rate_high=high,
+        step=1e3 * float(seconds.mean()),
+        wait=1e3 * float(rows["wait"].mean(dtype=np.float64)),
+    )
+
+
+def epoch_seconds(steps: Sequence[Step], batches: int) -> float:
+    """Return how long an epoch of so many batches takes, by the steps that were seen; NaN where none was."""
+    firsts = [step.step for step in steps if step.flags & WARM_UP]
+    others = [step.step for step in steps if not step.flags & WARM_UP]
+    if not others:
+        return math.nan
+    other = sum(others) / len(others)
+    return (sum(firsts) / len(firsts) if firsts else other) + (batches - 1) * other
+
+
+def _in_a_row(steps: Sequence[Step]) -> list[list[Step]]:
+    """Return the steps, cut where one is missing."""
+    runs: list[list[Step]] = []
+    for step in steps:
+        before = runs[-1][-1] if runs else None
+        if before is None or (step.epoch, step.batch) not in (
+            (before.epoch, before.batch + 1),
+            (before.epoch + 1, 0),
+        ):
+            runs.append([])
+        runs[-1].append(step)
+    return runs
+
+
+def _with_firsts(steps: Sequence[Step]) -> Floats:
+    """float64[n], seconds that each of the steps in a row takes: as `covered`, but with the first ones of epochs, and
+    with the time before these unless it is that of other work, such as an evaluation.
+    """
+    seconds = covered(step_rows(steps))
+    for place, step in enumerate(steps):
+        if step.flags & WARM_UP:
+            since = step.end - steps[place - 1].end if place else math.inf
+            seconds[place] = since if since - step.step < _EPOCH_GAP_S else step.step
+    return seconds
 
 
 def per_second(seconds: Floats, images: Floats) -> Floats:

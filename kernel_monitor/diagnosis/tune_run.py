@@ -19,11 +19,10 @@ from ..analysis.results import faster
 from ..errors import MonitorError
 from ..os_process import usable_cores
 from ..sample.host.process_limits import memory_available, shared_memory
-from ..steps.measured_step import WARM_UP
 from .loop_guard import POLL_S, LoopContext, RunAborted, program_ends
 from .loop_run import LoopRun
 from .search import CONTENDERS, Search
-from .trials import TORCHVISION, Candidate, Trial, began_of, ended_of, runs_of, with_beginnings
+from .trials import TORCHVISION, Candidate, Trial, began_of, ended_of, epoch_seconds, over_epochs, runs_of
 
 if TYPE_CHECKING:
     from ..loaders import AnyLoader
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 WINDOW_S = 2.0  # how long a setting is measured first; the one in use twice as long, those measured again as well
 FEW_STEPS = 8  # for so many steps it is measured longer, up to `LONGEST` times as long
 LONGEST = 2
-FEW_BEGINNINGS = 1  # of epochs that are shorter than that
 SETTLE_S = (0.3, 3.0)  # the least and the most that is not measured after a change
 EXPLORED = 0.75  # the share of the time in which settings are tried that were not tried before
 LAST_S = 4.0  # of the time are kept for the change to the best setting
@@ -133,20 +131,20 @@ class TuneRun(LoopRun):
             samples = sum(step.images for step in steps)
             if spent >= LONGEST * seconds:
                 return 0.0
-            if not before and len(steps) >= FEW_STEPS and spent > TOLD_S and samples < HOPELESS * best * spent:
+            # Of short epochs a whole one is to be seen: all batches of many workers may come at once, after a while.
+            part = len(steps) < batches and epoch_seconds(steps, batches) < LONGEST * seconds
+            if len(steps) < FEW_STEPS or part:
+                return max(POLL_S, seconds - spent)
+            if not before and spent > TOLD_S and samples < HOPELESS * best * spent:
                 return 0.0
-            # Of short epochs some beginnings are to be seen: that is where workers start, or give what they have ready.
-            shorter = 0 < batches * spent < seconds * LONGEST * len(steps)
-            begins = sum(bool(step.flags & WARM_UP) for step in steps) < FEW_BEGINNINGS
-            more = len(steps) < FEW_STEPS or (shorter and begins)
-            return max(POLL_S if more else 0.0, seconds - spent)
+            return max(0.0, seconds - spent)
 
         label = candidate.label if best == 0 else f"{candidate.label} (best so far: {self._so_far()})"
         trial, steps = self._measure(candidate, label, left)
         if steps:
             before += steps
             trial = self._trial(candidate, before, since=len(before) - len(steps))
-        self._note(with_beginnings(trial, before, batches), candidate)
+        self._note(over_epochs(trial, before, batches), candidate)
         shared = shared_memory()
         if shared is not None and candidate.engine == TORCHVISION and candidate.workers > 0:
             self._batch_bytes = max(self._batch_bytes, shared.used / self._shared_batches(candidate))

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler
 from torchvision.datasets import ImageFolder
 
 from kernel_monitor.diagnosis import tune_run
-from kernel_monitor.diagnosis.trials import Candidate, Trial, with_beginnings
+from kernel_monitor.diagnosis.trials import Candidate, Trial, over_epochs
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.loaders import switchable
 from kernel_monitor.runtime import Monitor
@@ -261,19 +261,47 @@ def test_bad_times_are_refused(monitor: Monitor, train: Train) -> None:
     assert loop.loader.history == []
 
 
-def test_rates_are_those_of_whole_epochs() -> None:
-    """Two workers give ten batches at once: 1 s for the first, 1 ms for each of the others."""
-    steps, now = [], 0.0
-    for epoch in range(3):
-        for batch in range(10):
-            took = 1.0 if batch == 0 else 0.001
-            now += took
-            steps.append(Step(now, epoch, batch, 4, took, took, flags=WARM_UP if batch == 0 else 0))
-    measured = Trial("torchvision", rate=4000.0, rate_low=3000.0, rate_high=5000.0)
-    whole = with_beginnings(measured, steps, 10)
-    assert whole.rate == pytest.approx(40 / 1.009, rel=1e-3)
+def in_bursts(epochs: int, *, skip: int = 0, start: float = 0.0) -> list[Step]:
+    """Steps of epochs of ten batches of four images that come at once: 1 s for the first, 1 ms for each other."""
+    steps, now = [], start
+    for number in range(10 * epochs):
+        epoch, batch = divmod(number, 10)
+        took = 0.001 if batch else 1.0
+        now += took
+        steps.append(Step(now, epoch, batch, 4, took, took, flags=0 if batch else WARM_UP))
+    return steps[skip:]
+
+
+MEASURED = Trial("torchvision", rate=4000.0, rate_low=3000.0, rate_high=5000.0)
+
+
+@pytest.mark.parametrize("skip", [0, 1, 7])
+def test_rates_are_those_of_whole_epochs(skip: int) -> None:
+    whole = over_epochs(MEASURED, in_bursts(3, skip=skip), 10)
+    count = 3 if skip == 0 else 2
+    assert (whole.rate, whole.seconds) == pytest.approx((40 / 1.009, count * 1.009))
+    assert (whole.samples, whole.steps) == (count * 40, count * 10)
+    assert (whole.step, whole.wait) == pytest.approx((100.9, 100.9))
     assert whole.rate_low == pytest.approx(0.75 * whole.rate)
-    assert with_beginnings(measured, steps, 0) == measured
+
+
+def test_quartiles_are_those_of_many_epochs() -> None:
+    whole = over_epochs(MEASURED, in_bursts(8), 10)
+    assert (whole.rate_low, whole.rate_high) == pytest.approx((whole.rate, whole.rate))
+
+
+def test_steps_of_two_times_make_no_epoch_together() -> None:
+    """Seven steps of one time and nine of another: sixteen, but of no ten in a row is one known to be a beginning."""
+    apart = [*in_bursts(1, skip=3), *in_bursts(1, skip=1, start=60.0)]
+    assert over_epochs(MEASURED, apart, 10) == MEASURED
+    assert over_epochs(MEASURED, [*apart, *in_bursts(1, start=90.0)], 10).samples == 40
+    assert over_epochs(MEASURED, in_bursts(3), 0) == MEASURED
+
+
+def test_an_evaluation_between_epochs_is_no_time_of_the_loader() -> None:
+    first, second = in_bursts(1), in_bursts(1, start=11.009)
+    second = [step._replace(epoch=1) for step in second]
+    assert over_epochs(MEASURED, [*first, *second], 10).seconds == pytest.approx(2.018)
 
 
 def test_a_loader_that_was_never_wrapped_goes_back_to_torchs_own_iterators(monitor: Monitor, folder: Path) -> None:
