@@ -40,7 +40,8 @@ from .common import Bar, images, machine, report, spread, versions
 
 BAR_SHARE, BAR_SECONDS = 0.95, 60.0
 FINALISTS = 3
-SETTLE_S = 1.0  # of a setting in the sweep, after its first batch
+SETTLE_S = (1.0, 5.0)  # the least and the most that a setting of the sweep delivers before it is measured: an epoch,
+# as workers that are started in mid-epoch are started once more for the next one
 LONGEST = 4  # times as long as asked for a setting delivers until its epoch is whole; what is slower is no rival
 LIMIT_S = 1_200.0  # of a load's process
 
@@ -143,6 +144,14 @@ class Loop:
         self.done = True
         self._thread.join()
 
+    def settle(self) -> None:
+        """Wait until a setting that was just brought into use delivers as it will for long."""
+        begun, before = time.perf_counter(), len(self._times)
+        while (spent := time.perf_counter() - begun) < SETTLE_S[1]:
+            if spent > SETTLE_S[0] and len(self._times) > before + self._per_epoch:
+                break
+            time.sleep(0.01)
+
     def rate(self, seconds: float) -> float:
         """Return images/s of at least the next seconds, over whole epochs: from a batch to a batch some epochs later.
 
@@ -179,7 +188,6 @@ def apply(candidate: Candidate) -> bool:
             return False
         time.sleep(0.02)
     monitor.set(workers=candidate.workers, prefetch=candidate.prefetch, threads=candidate.threads)
-    time.sleep(SETTLE_S)
     return True
 
 
@@ -189,6 +197,7 @@ def sweep(loop: Loop, settings: Sequence[Candidate], rounds: int, seconds: float
     for turn in range(rounds):
         for setting in settings if turn % 2 == 0 else settings[::-1]:
             if apply(setting):
+                loop.settle()
                 rates.setdefault(setting, []).append(loop.rate(seconds))
     return rates
 

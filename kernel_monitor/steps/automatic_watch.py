@@ -126,10 +126,10 @@ class _Hooks:
 
     def _remove_if_idle(self) -> bool:
         """Remove the hooks and return True, unless another thread is in a step: torch may be iterating over them."""
-        here = threading.get_ident()
-        for thread, frame in sys._current_frames().items():
-            if thread != here and any(above.f_code.co_filename == _STEP_FILE for above in _stack(frame)):
-                return False
+        frames = sys._current_frames()
+        del frames[threading.get_ident()]  # a frame that refers to itself keeps the caller's loader, and its workers
+        if any(above.f_code.co_filename == _STEP_FILE for frame in frames.values() for above in _stack(frame)):
+            return False
         self.remove()
         return True
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import gc
 import math
 import os
 import pickle
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -541,6 +543,23 @@ def test_detached_in_the_middle_of_a_step_by_another_thread_the_hooks_go_at_its_
     thread.join()
     assert torch_functions()[2:] == [{}, {}, {}, {}]
     assert boundary.waiting == ()
+
+
+def test_detached_in_a_function_its_loader_goes_when_that_returns() -> None:
+    def run() -> weakref.ref[DataLoader[Any]]:
+        loader = batches()
+        made.clear()
+        attached.attach()
+        for _ in loader:
+            pass
+        attached.detach()
+        return weakref.ref(loader)
+
+    gc.disable()
+    try:
+        assert run()() is None
+    finally:
+        gc.enable()
 
 
 def test_a_forked_child_has_no_hooks() -> None:
