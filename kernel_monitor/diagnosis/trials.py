@@ -142,14 +142,14 @@ def over_epochs(trial: Trial, steps: Sequence[Step], batches: int) -> Trial:
     are of single epochs, or of as many together as last a second; of fewer than four of these they are as far from the
     rate as those of the single seconds.
     """
-    if trial.problem is not None or batches < 2:
+    if trial.problem is not None or batches < 2 or not steps:
         return trial
     epochs = [run[len(run) % batches :] for run in _in_a_row(steps)]
     rows = step_rows([step for run in epochs for step in run])
-    if not len(rows):
-        return trial
     seconds = np.concatenate([_with_firsts(run) for run in epochs])
-    samples = rows["images"].astype(np.float64)
+    if not seconds.sum() > 0:
+        return trial
+    samples = np.where(seconds > 0, rows["images"], 0.0)  # without those of a step in which the loop paused
     rate = float(samples.sum() / seconds.sum())
     parts = np.array_split(
         np.arange(len(rows)).reshape(-1, batches), max(1, min(len(rows) // batches, int(seconds.sum())))

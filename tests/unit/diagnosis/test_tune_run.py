@@ -298,6 +298,13 @@ def test_steps_of_two_times_make_no_epoch_together() -> None:
     assert over_epochs(MEASURED, in_bursts(3), 0) == MEASURED
 
 
+def test_a_pause_of_the_loop_within_an_epoch_counts_neither_its_time_nor_its_samples() -> None:
+    steps = in_bursts(1)
+    paused = [step._replace(end=step.end + 30, step=30.001) if step.batch == 9 else step for step in steps]
+    whole = over_epochs(MEASURED, paused, 10)
+    assert (whole.samples, whole.seconds) == pytest.approx((36, 1.008))
+
+
 def test_an_evaluation_between_epochs_is_no_time_of_the_loader() -> None:
     first, second = in_bursts(1), in_bursts(1, start=11.009)
     second = [step._replace(epoch=1) for step in second]
