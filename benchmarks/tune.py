@@ -158,13 +158,14 @@ class Loop:
         Over an epoch of slow loads all batches may come within a tenth of its time: parts of it tell nothing.
         """
         times, before = self._times, len(self._times)
-        while True:
+        while self._thread.is_alive():
             time.sleep(0.001)
             count = len(times) - before - 1  # of batches after the first
             whole = count - count % self._per_epoch
             for batches, least in ((whole, seconds), (count, LONGEST * seconds)):
                 if batches > 0 and (spent := times[before + batches] - times[before]) >= least:
                     return batches * self._load.batch / spent
+        raise RuntimeError("the loop has ended by an error")
 
 
 def grid(engines: set[str], cores: int, usual: int) -> Iterator[Candidate]:

@@ -144,12 +144,13 @@ def over_epochs(trial: Trial, steps: Sequence[Step], batches: int) -> Trial:
     """
     if trial.problem is not None or batches < 2 or not steps:
         return trial
-    epochs = [run[len(run) % batches :] for run in _in_a_row(steps)]
+    epochs = [run[len(run) % batches :] for run in _consecutive(steps)]
     rows = step_rows([step for run in epochs for step in run])
-    seconds = np.concatenate([_with_firsts(run) for run in epochs])
+    seconds = np.concatenate([_durations(run) for run in epochs])
     if not seconds.sum() > 0:
         return trial
-    samples = np.where(seconds > 0, rows["images"], 0.0)  # without those of a step in which the loop paused
+    used = seconds > 0  # without steps in which the loop paused
+    samples = np.where(used, rows["images"], 0.0)
     rate = float(samples.sum() / seconds.sum())
     parts = np.array_split(
         np.arange(len(rows)).reshape(-1, batches), max(1, min(len(rows) // batches, int(seconds.sum())))
@@ -161,13 +162,13 @@ def over_epochs(trial: Trial, steps: Sequence[Step], batches: int) -> Trial:
     return replace(
         trial,
         seconds=float(seconds.sum()),
-        steps=len(rows),
+        steps=int(used.sum()),
         samples=int(samples.sum()),
         rate=rate,
         rate_low=low,
         rate_high=high,
-        step=1e3 * float(seconds.mean()),
-        wait=1e3 * float(rows["wait"].mean(dtype=np.float64)),
+        step=1e3 * float(seconds[used].mean()),
+        wait=1e3 * float(rows["wait"][used].mean(dtype=np.float64)),
     )
 
 
@@ -181,8 +182,8 @@ def epoch_seconds(steps: Sequence[Step], batches: int) -> float:
     return (sum(firsts) / len(firsts) if firsts else other) + (batches - 1) * other
 
 
-def _in_a_row(steps: Sequence[Step]) -> list[list[Step]]:
-    """Return the steps, cut where one is missing."""
+def _consecutive(steps: Sequence[Step]) -> list[list[Step]]:
+    """Return the runs of consecutive steps: the list is cut where a step is missing."""
     runs: list[list[Step]] = []
     for step in steps:
         before = runs[-1][-1] if runs else None
@@ -195,9 +196,9 @@ def _in_a_row(steps: Sequence[Step]) -> list[list[Step]]:
     return runs
 
 
-def _with_firsts(steps: Sequence[Step]) -> Floats:
-    """float64[n], seconds that each of the steps in a row takes: as `covered`, but with the first ones of epochs, and
-    with the time before these unless it is that of other work, such as an evaluation.
+def _durations(steps: Sequence[Step]) -> Floats:
+    """float64[n], seconds of each of consecutive steps: as `covered`, and those of the first step of each epoch, with
+    the time since the epoch before, unless that was other work, such as an evaluation.
     """
     seconds = covered(step_rows(steps))
     for place, step in enumerate(steps):

@@ -303,6 +303,7 @@ def test_a_pause_of_the_loop_within_an_epoch_counts_neither_its_time_nor_its_sam
     paused = [step._replace(end=step.end + 30, step=30.001) if step.batch == 9 else step for step in steps]
     whole = over_epochs(MEASURED, paused, 10)
     assert (whole.samples, whole.seconds) == pytest.approx((36, 1.008))
+    assert (whole.steps, whole.step, whole.wait) == pytest.approx((9, 112.0, 112.0))
 
 
 def test_an_evaluation_between_epochs_is_no_time_of_the_loader() -> None:
