@@ -243,9 +243,9 @@ class _Loaders:
 
 
 def _unused_name(name: str) -> str:
-    """Return the name, with a number appended if a live loader has it: users choose loaders by name."""
+    """Return the name, with `_2` and so on appended if a live loader has it; not `-2`, as in ids."""
     taken = {source.name for source in watched_loader.live()}
-    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    names = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(2)))
     return next(free for free in names if free not in taken)
 
 

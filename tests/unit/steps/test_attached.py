@@ -8,6 +8,7 @@ import importlib.util
 import math
 import multiprocessing
 import os
+import re
 import subprocess
 import sys
 import weakref
@@ -133,8 +134,20 @@ def test_a_name_is_a_global_variable_s_a_variable_s_in_the_loop_s_line_or_the_da
     assert entry(unnamed).name == "TensorDataset"
     namespace: dict[str, Any] = {"stuff": [numbers()]}
     exec("for _ in stuff[0]: pass", namespace)  # noqa: S102 - no file has that line
-    assert entry(namespace["stuff"][0]).name == "TensorDataset-2"  # the other one lives
+    assert entry(namespace["stuff"][0]).name == "TensorDataset_2"  # the other one lives
     val_loader = None
+
+
+def test_no_name_is_the_id_of_another_loader() -> None:
+    """A page chooses by id and a person by name, with one argument: where they coincide, both would be refused."""
+    loaders = [numbers() for _ in range(4)]
+    for loader in loaders:
+        for _ in loader:
+            pass
+    entries = [entry(loader) for loader in loaders]
+    assert len({one.name for one in entries}) == 4
+    assert all(re.fullmatch(r"loader-\d+", one.id) for one in entries)
+    assert not any(re.fullmatch(r"loader-\d+", one.name) for one in entries)
 
 
 def test_a_name_is_what_the_loop_goes_over_not_what_it_gives_to_its_body_or_shows() -> None:
