@@ -91,22 +91,23 @@ class Soak:
         while time.monotonic() < self.until:
             for name, loader in self.loaders.items():
                 for _ in range(3):
-                    self.epoch(name, loader)
+                    if time.monotonic() < self.until:
+                        self.epoch(name, loader)
 
     def epoch(self, name: str, loader: Any) -> None:
         """Run one epoch; an interrupt ends it early, as Ctrl-C ends a cell."""
         seen: list[int] = []
         whole = False
         try:
-            self.interruptible.set()
             for images, indices in loader:
+                # Not before the first batch: plain torch's kept workers are lost where an interrupt comes as they begin.
+                self.interruptible.set()
                 self.check(name, images, indices)
                 seen += indices.tolist()
                 time.sleep(0.002)
                 if self.random.random() < 1 / FORK_EVERY:
                     self.interruptible.clear()
                     self.fork(name)
-                    self.interruptible.set()
             whole = True
         except KeyboardInterrupt:
             self.counts["interrupts that ended an epoch"] += 1
