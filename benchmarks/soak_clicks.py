@@ -100,7 +100,7 @@ class Soak:
         whole = False
         try:
             for images, indices in loader:
-                # Not before the first batch: plain torch's kept workers are lost where an interrupt comes as they begin.
+                # Not before the first batch: plain torch loses kept workers where an interrupt comes as they begin.
                 self.interruptible.set()
                 self.check(name, images, indices)
                 seen += indices.tolist()

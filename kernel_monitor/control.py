@@ -349,7 +349,6 @@ def _recorded_subscribe(session: RecordedSession, state: MonitorState) -> Answer
         ranks=[],
         notices=[],
         main=None if session.verdict is None else session.verdict["loader"],
-        alone=None,
         **state,
     )
     return content, []

@@ -33,7 +33,6 @@ PLUGINS = {
 """The names of the optional packages, each with the beginning of the sentence that says that it is missing."""
 
 _COMMANDS = {
-    "alone": "ranks",
     "join": "ranks",
     "profile": "profiler",
     "run": "ranks",

@@ -344,7 +344,7 @@ def scaling(rows: Rows, job: int | None = None, other: Rows | None = None, where
     if single is None:
         raise SessionError(
             f"One rank alone was not measured{where} over {FEWEST_STEPS} steps after {_WARM_UP_S:.0f} s of warm-up. "
-            f"When the job has ended, %monitor alone {number} measures it (--seconds: for longer). Or name a session "
-            f"that measured it: monitor.scaling({number}, alone=SESSION)."
+            "When the job has ended, start it here once more with one rank (torchrun --nproc_per_node 1). Or name a "
+            f"session that measured it: monitor.scaling({number}, alone=SESSION)."
         )
     return Scaling(number, together, single, where)

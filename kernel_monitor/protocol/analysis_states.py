@@ -188,14 +188,6 @@ class ProfileState(TypedDict):
     result: ProfileResult | None
 
 
-class AloneState(TypedDict):
-    """The job (its number) of which one rank can be run alone; `question`: to be confirmed; `running`: it runs now."""
-
-    job: int
-    question: str
-    running: bool
-
-
 class Findings(TypedDict):
     """The results of the live analysis; a frame has only the fields that changed. `ranks`: sentences on jobs of ranks.
 
@@ -210,4 +202,3 @@ class Findings(TypedDict):
     ranks: NotRequired[list[str]]
     notices: NotRequired[list[str]]
     main: NotRequired[str | None]
-    alone: NotRequired[AloneState | None]

@@ -104,12 +104,6 @@ class Jobs:
             self._end(process, frame.bye)
         return process.rank
 
-    def leads(self) -> dict[int, int]:
-        """Return the process of the first rank of each job that runs here and sends its steps, by the job's number."""
-        here = [process for process in self._processes if process.rank.alive and process.rank.steps]
-        here = sorted(filter(self._is_here, here), key=lambda process: -process.rank.number)
-        return {process.rank.job: process.identity.pid for process in here}
-
     def has_steps(self, pid: int) -> bool:
         """Return whether this process of this machine has sent steps."""
         return any(

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from ..plugins import Command, Request
+from ..plugins import Command
 from . import run_command, switch_command
 from .rank_client import follow
 
 if TYPE_CHECKING:
-    from ..protocol.message_types import FindingsReply
     from ..runtime import Monitor
     from ..store import Store
     from .rank_tracker import RankTracker
 
-__all__ = ["COMMANDS", "MAGICS", "REQUESTS", "follow", "live_ranks"]
+__all__ = ["COMMANDS", "MAGICS", "follow", "live_ranks"]
 
 
 def live_ranks(store: Store, complain: Callable[[str], object], add_event: Callable[..., object]) -> RankTracker:
@@ -57,7 +56,7 @@ COMMANDS = (
 )
 
 
-# ---- `%monitor join`, `%monitor alone`, and a page's request to run one rank alone.
+# ---- `%monitor join`.
 
 
 def _join(monitor: Monitor, _options: argparse.Namespace) -> str:
@@ -65,41 +64,6 @@ def _join(monitor: Monitor, _options: argparse.Namespace) -> str:
     return _ranks(monitor).join_words()
 
 
-def _add_alone(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("job", nargs="?", type=int, default=None)
-    parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--yes", action="store_true")
-
-
-def _alone(monitor: Monitor, options: argparse.Namespace) -> str:
-    job, seconds = options.job, options.seconds
-    if options.yes:
-        return str(monitor.run_alone(job, seconds=seconds, confirmed=True))
-    question = _ranks(monitor).alone.question(job, seconds)
-    which = "" if job is None else f" {job}"
-    return f"Warning: {question}\nNothing was started. If you mean it: %monitor alone{which} --yes"
-
-
-def _answer_alone(monitor: Monitor, args: Mapping[str, object]) -> FindingsReply:
-    from ..control import flag, number, only
-
-    only("alone", args, "job", "confirmed", "cancel")
-    if flag("alone", args, "cancel"):
-        monitor.stop_alone()
-    else:
-        monitor.run_alone(number("alone", args, "job"), confirmed=flag("alone", args, "confirmed"), wait=False)
-    findings = monitor.publisher.findings()
-    return {"status": "ok", "ranks": findings["ranks"], "alone": findings["alone"]}
-
-
 MAGICS = (
     Command("join", "%monitor join                   what to set so that ranks started elsewhere appear here", _join),
-    Command(
-        "alone",
-        """%monitor alone [JOB] [--seconds S] [--yes]
-                                run one rank of a job that has ended alone for S seconds (default 20), to compare""",
-        _alone,
-        _add_alone,
-    ),
 )
-REQUESTS = (Request("alone", _answer_alone, slow=True),)

@@ -149,11 +149,6 @@ class RankServer:
         with self._lock:
             return self.jobs.recent()
 
-    def leads(self) -> dict[int, int]:
-        """Return `Jobs.leads`."""
-        with self._lock:
-            return self.jobs.leads()
-
     def has_steps(self, pid: int) -> bool:
         """Return `Jobs.has_steps`."""
         with self._lock:

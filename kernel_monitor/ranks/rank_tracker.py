@@ -24,7 +24,6 @@ from ..sample.gpu.nvml import index_of
 from ..store import StepTable, Store
 from ..store.schema import ranks_series
 from ..text import line
-from .alone_run import AloneRuns
 from .rank_server import RankServer
 from .session_files import KEYS, VARIABLE, JoinError, SessionFiles, read
 
@@ -132,7 +131,6 @@ class RankTracker:
         reason: why no rank can join; None where they can.
         slow: the slow rank of each job that has one now, by the job's number.
         periods: the patterns of the jobs' steps.
-        alone: runs one rank of a job alone.
     """
 
     def __init__(self, store: Store, complain: Callable[[str], object], add_event: Callable[..., object]) -> None:
@@ -140,7 +138,6 @@ class RankTracker:
         self.reason: str | None = _NOT_OFFERED
         self.slow: dict[int, SlowRank] = {}
         self.periods = JobPeriods(add_event)
-        self.alone = AloneRuns(lambda: self.ranks, lambda: self._server)
         self._store = store
         self._complain = complain
         self._add_event = add_event
@@ -192,8 +189,7 @@ class RankTracker:
     def sentences(self) -> list[str]:
         """Return sentences on the jobs now: their slow ranks, and patterns of their steps."""
         found = [slow.sentence for slow in self.slow.values()]
-        found += [period.sentence for period in self.periods.found.values()]
-        return [*found, *self.alone.sentences()]
+        return found + [period.sentence for period in self.periods.found.values()]
 
     def lines(self) -> list[str]:
         """Return lines for the status: each job, and what is not known exactly."""
@@ -279,9 +275,6 @@ class RankTracker:
             self.ranks = ranks
             self._series = frozenset(series.name for series in ranks_series(ranks))
             self._store.set_ranks(ranks)
-            self.alone.commands.refresh(server.leads())
-            for job in {rank.job for rank in ranks if rank.alive}:
-                self.alone.notes.pop(job, None)  # it has begun again
             shown = {rank.job for rank in ranks}
             for kept in (self._said, self._seen):
                 for job in kept.keys() - shown - self.slow.keys():

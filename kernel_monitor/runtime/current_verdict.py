@@ -232,10 +232,7 @@ class Offers:
 
 
 def under_way(tasks: Mapping[str, Any] | None) -> set[str]:
-    """Return the names of the running ones among the states of *Diagnose* and *Profile* (None if never started).
-
-    What else is among them, such as a rank that runs alone, is in a process of its own and disturbs no measurement.
-    """
+    """Return the names of the running ones among the states of *Diagnose* and *Profile* (None if never started)."""
     return {name for name, state in (tasks or {}).items() if state is not None and state.get("state") == "running"}
 
 

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..plugins import missing, plugin
 
 if TYPE_CHECKING:
-    from ..analysis.job_figures import Scaling
-    from ..protocol.analysis_states import AloneState, ProfileState
+    from ..protocol.analysis_states import ProfileState
     from ..protocol.states import LoaderState
     from ..rank import Rank
     from ..store import Store
 
-ALONE_S = 20.0  # for which one rank of a job runs alone
 PATIENCE_S = 10.0  # how long a profile waits for a step before there is no loop to profile
 
 
@@ -29,23 +27,11 @@ class JobLoader(Protocol):
     def set(self, *, workers: int | None = None, prefetch: int | None = None, threads: int | None = None) -> None: ...
 
 
-class AloneRuns(Protocol):
-    """Runs one rank of a job alone (`Monitor.run_alone`)."""
-
-    def run(
-        self, job: int | None, scaling: Callable[[int], Scaling], *, seconds: float, confirmed: bool, wait: bool
-    ) -> Scaling | None: ...
-    def stop(self) -> bool: ...
-    def state(self, seconds: float) -> AloneState | None: ...
-
-
 class LiveRanks(Protocol):
     """The ranks that join this process's session. `refresh` and `values` are called on the sampler's reader thread."""
 
     @property
     def ranks(self) -> tuple[Rank, ...]: ...
-    @property
-    def alone(self) -> AloneRuns: ...
     def begin(self, address: str | None) -> None: ...
     def end(self) -> None: ...
     def forget_in_child(self) -> None: ...
@@ -68,24 +54,10 @@ class Profiler(Protocol):
     def forget_in_child(self) -> None: ...
 
 
-class _NoAloneRuns:
-    """Takes the place of `AloneRuns` where the package `ranks` is not installed."""
-
-    def run(self, *_: object, **__: object) -> Scaling | None:
-        raise missing("ranks")
-
-    def stop(self) -> bool:
-        return False
-
-    def state(self, _seconds: float) -> AloneState | None:
-        return None
-
-
 class _NoRanks:
     """Takes the place of `LiveRanks` where the package `ranks` is not installed: no rank ever joins."""
 
     ranks: tuple[Rank, ...] = ()
-    alone = _NoAloneRuns()
 
     def begin(self, address: str | None) -> None:
         """Offer nothing."""

@@ -26,7 +26,7 @@ from .current_verdict import under_way
 from .experiment_log import ExperimentLog, Source
 from .export import Exporter, lines
 from .loader_commands import LiveLoader, LoaderCommands
-from .optional_parts import ALONE_S, PATIENCE_S, profiler
+from .optional_parts import PATIENCE_S, profiler
 from .overhead import OwnCost, thread_seconds
 from .publisher import Publisher
 from .recorder import left_behind
@@ -467,30 +467,6 @@ class Monitor:
             return scaling(self.snapshot(), job, alone)
         return scaling(self.snapshot(), job, self.opened.open(alone).snapshot, f" (session {os.fspath(alone)})")
 
-    def run_alone(
-        self, job: int | None = None, *, seconds: float = ALONE_S, confirmed: bool = False, wait: bool = True
-    ) -> Scaling | None:
-        """Run one rank of a job alone for some seconds, and say how well the job scales.
-
-        Its script is started once more, from its start, with WORLD_SIZE=1, in a process of its own, which is ended by
-        SIGINT, then SIGTERM, then SIGKILL.
-
-        Args:
-            job: its number; by default the newest one of several ranks. All of its ranks must have ended.
-            seconds: of its steps, 5 to 600.
-            confirmed: that the script may run again, with whatever it writes.
-            wait: until it has ended; else returns None at once.
-
-        Raises:
-            SessionError: it is not confirmed (the message is the question), or cannot be run, with the reason.
-        """
-        alone = self.live_session.ranks.alone
-        return alone.run(job, self.scaling, seconds=seconds, confirmed=confirmed, wait=wait)
-
-    def stop_alone(self) -> bool:
-        """End what runs alone. Returns False if nothing does."""
-        return self.live_session.ranks.alone.stop()
-
     def loader_states(self) -> list[LoaderState]:
         """Return the states of the loaders that live in this process."""
         return self.live_session.tracker.states()
@@ -541,8 +517,7 @@ class Monitor:
             self.publisher.notify("configured")
 
     def _tasks(self) -> Findings:
-        alone = self.live_session.ranks.alone.state(ALONE_S)
-        return {"diagnosing": self.diagnosing, "profiling": self.profiling, "alone": alone}
+        return {"diagnosing": self.diagnosing, "profiling": self.profiling}
 
     def _gains(self, loader: str) -> list[GainState]:
         """Return the gains that changes of a loader (its id) are expected to bring, as `analysis.results.Gain` in

@@ -45,12 +45,6 @@ def test_ranks_appear_in_the_cell_with_the_slow_one_named_and_stay_when_they_end
     lab.run_cell(2)
     expect(dashboard.get_by_text("ranks 0, 1: its process has ended", exact=False)).to_be_visible(timeout=90_000)
     expect(slow).to_be_hidden()
-    # Its command is known: one rank of it can be run alone, after a question.
-    dashboard.get_by_role("button", name="How well does job 1 scale?").click()
-    question = dashboard.get_by_role("alertdialog", name="Run one rank alone")
-    expect(question).to_contain_text("-m tests.ranks.training. Whatever the script writes")
-    question.get_by_role("button", name="Cancel").click()
-    expect(question).to_be_hidden()
     assert lab.errors == []
 
 

@@ -98,10 +98,7 @@ CALLS = {
     "profiler": ["%monitor profile 5", "monitor.profile(5)", REQUEST.format("profile")],
     "ranks": [
         "%monitor join",
-        "%monitor alone",
-        "monitor.run_alone()",
         "monitor.configure(ranks='tcp://127.0.0.1:0')",
-        REQUEST.format("alone"),
     ],
     "ray": ["monitor.configure(ray='auto')"],
     "sweeps": ["kernel_monitor.sweep", "from kernel_monitor import sweep"],
@@ -112,7 +109,7 @@ SENTENCES = {name: f"{words} not part of this installation" for name, words in P
 }
 MAGICS = {
     "profiler": ["%monitor profile [N]"],
-    "ranks": ["%monitor alone [JOB]", "what to set so that ranks started elsewhere"],
+    "ranks": ["what to set so that ranks started elsewhere"],
 }
 INSTALLED = [name for name in PLUGINS if (ROOT / "kernel_monitor" / name).is_dir()]
 

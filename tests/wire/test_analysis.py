@@ -24,7 +24,6 @@ from kernel_monitor.diagnosis.trials import Trial, diagnosis, runs_of
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.protocol.message_types import FRAME
 from kernel_monitor.rank import Rank
-from kernel_monitor.ranks.alone_run import RankCommand, question
 from kernel_monitor.runtime import Monitor
 
 from ..waiting import until
@@ -175,7 +174,6 @@ def content() -> dict[str, Any]:
         "verdict": verdict(),
         "offers": [offer()],
         "ranks": [slow().sentence],
-        "alone": {"job": 1, "question": question(1, COMMAND, 20.0), "running": False},
         "diagnosing": {
             "kind": "diagnose",
             "state": "running",
@@ -208,10 +206,7 @@ def content() -> dict[str, Any]:
     }
 
 
-COMMAND = RankCommand(("python", "train.py", "--lr", "1"), "/", {})
 REQUESTS: dict[str, dict[str, Any]] = {
-    "alone": {"job": 1, "confirmed": True},
-    "alone-cancel": {"cancel": True},
     "diagnose": {"loader": LOADER},
     "diagnose-confirmed": {"loader": LOADER, "confirmed": True},
     "diagnose-cancel": {"cancel": True},

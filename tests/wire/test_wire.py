@@ -38,7 +38,7 @@ KINDS = {
     "subscribe": "SubscribeReply",
     "history": "HistoryReply",
     "glance": "GlanceReply",
-    **dict.fromkeys(("alone", "decline", "diagnose", "profile", "verdict"), "FindingsReply"),
+    **dict.fromkeys(("decline", "diagnose", "profile", "verdict"), "FindingsReply"),
     "configure": "ConfigureReply",
     "document": "DocumentReply",
     "bokehjs": "BokehReply",

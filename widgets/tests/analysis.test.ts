@@ -170,26 +170,6 @@ describe('a kernel’s source', () => {
     source.dispose();
   });
 
-  it('is told which job can be run alone, and asks for it', async () => {
-    const monitor = new FakeMonitor();
-    const { source } = await open(monitor);
-    monitor.frame({ alone: content.alone });
-    expect(source.analysis!.alone).toEqual(content.alone);
-    const asks = content.asks as Record<string, { args: unknown }>;
-    monitor.kernel.answers.alone = request => request.reply({ alone: null });
-    for (const [name, act] of [
-      ['alone', (): Promise<void> => source.runAlone(1)],
-      ['alone-cancel', (): Promise<void> => source.stopAlone()]
-    ] as const) {
-      const asked = act();
-      await soon();
-      await asked;
-      expect(monitor.kernel.requests.at(-1)!.args).toEqual(asks[name]!.args);
-    }
-    expect(source.analysis!.alone).toBeNull();
-    source.dispose();
-  });
-
   it('reads a loader that is only watched', () => {
     const { loader } = golden('reply-switch').content;
     const watched = {

@@ -361,8 +361,7 @@ describe('status and buttons', () => {
       profiling: null,
       ranks: [],
       notices: [],
-      main: null,
-      alone: null
+      main: null
     };
     controls.update();
     expect(place().className).toBe('km-toolbar');

@@ -38,8 +38,7 @@ export function training(loader: string): AnalysisState {
     profiling: null,
     ranks: [],
     notices: [],
-    main: loader,
-    alone: null
+    main: loader
   };
 }
 
@@ -90,8 +89,6 @@ export class FakeSource implements MonitorSource {
   );
   undoTune = vi.fn<MonitorSource['undoTune']>(() => Promise.resolve());
   cancelDiagnosis = vi.fn<MonitorSource['cancelDiagnosis']>(() => Promise.resolve());
-  runAlone = vi.fn<MonitorSource['runAlone']>(() => Promise.resolve());
-  stopAlone = vi.fn<MonitorSource['stopAlone']>(() => Promise.resolve());
   profile = vi.fn<MonitorSource['profile']>(() => Promise.resolve());
   mark = vi.fn<MonitorSource['mark']>(() => Promise.resolve());
   readonly asked: [string, string, boolean][] = [];

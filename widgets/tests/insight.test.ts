@@ -27,7 +27,6 @@ const known = (changes: Partial<AnalysisState> = {}): AnalysisState => ({
   ranks: [],
   notices: [],
   main: null,
-  alone: null,
   ...changes
 });
 const one = (selector: string): HTMLElement => document.querySelector<HTMLElement>(selector)!;

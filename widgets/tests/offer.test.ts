@@ -30,8 +30,7 @@ const known = (offers: readonly Offer[] = []): AnalysisState => ({
   profiling: null,
   ranks: [],
   notices: [],
-  main: null,
-  alone: null
+  main: null
 });
 const show = (offers?: readonly Offer[]): void => {
   source.analysis = known(offers);

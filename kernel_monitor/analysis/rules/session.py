@@ -390,8 +390,9 @@ _SHARE_RULES = (
                 0.8, "images/s of a job over its ranks times those of one rank alone: below it is low"
             )
         },
-        "Compares each job of several ranks with one rank alone in the same session (a job of one rank, such as "
-        "*Run alone* makes), over the time in which all of its ranks stepped, less 2 s. Abstains without one.",
+        "Compares each job of several ranks with one rank alone in the same session (a job of one rank, by "
+        "`torchrun --nproc_per_node 1`), over the time in which all of its ranks stepped, less 2 s. Abstains without "
+        "one.",
         "This project's.",
         of_session=efficiency,
     ),

@@ -7,7 +7,6 @@
 import { ChartsView } from '../charts/charts_view.js';
 import { StatsView } from '../charts/stats.js';
 import type { MonitorSource } from '../stream/source.js';
-import { AloneView } from './alone.js';
 import { Controls } from './controls.js';
 import { element, setText } from './dom.js';
 import { Machines } from './machines.js';
@@ -69,7 +68,6 @@ class Dashboard {
   /** The sentences on GPUs that the kernel holds while no cell runs. */
   private readonly notices = element('div', 'km-ranks');
   private readonly machines: Machines;
-  private readonly alone: AloneView;
   private readonly charts: ChartsView;
   private readonly cleanup: (() => void)[] = [];
   /** The state that is shown at once, as it was last shown. */
@@ -101,15 +99,10 @@ class Dashboard {
     this.notices.setAttribute('role', 'status');
     this.notices.setAttribute('aria-label', 'Notices');
     this.notices.hidden = true;
-    this.alone = new AloneView({
-      run: job => source.runAlone(job),
-      stop: () => source.stopAlone()
-    });
     el.replaceChildren(
       this.controls.el,
       this.ranks,
       this.notices,
-      this.alone.el,
       this.stats.el,
       this.machines.el,
       this.charts.note,
@@ -161,7 +154,7 @@ class Dashboard {
       ...[recording?.state, recording?.message],
       ...[settings?.price, analysis?.diagnosing?.state, analysis?.profiling?.state],
       ...(analysis?.notices ?? []),
-      ...[...(analysis?.ranks ?? []), analysis?.alone?.question, analysis?.alone?.running],
+      ...(analysis?.ranks ?? []),
       ...(analysis?.offers ?? []).map(({ loader, sentence }) => `${loader} ${sentence}`)
     ].join('\n');
     if (urgent !== this.urgent || strip?.text !== this.strip || this.charts.shown === null) {
@@ -185,7 +178,6 @@ class Dashboard {
     const notices = this.source.analysis?.notices ?? [];
     this.notices.hidden = notices.length === 0;
     setText(this.notices, notices.join('\n'));
-    this.alone.update(this.source.analysis?.alone ?? null);
   }
 
   /** Frames flow only while somebody can see them: the tab is in front, and the element on the screen. */

@@ -117,14 +117,6 @@ export abstract class ChannelSource {
     this.mirror.takeAnalysis(await this.commands.cancelDiagnosis());
   }
 
-  async runAlone(job: number): Promise<void> {
-    this.mirror.takeAnalysis(await this.commands.runAlone(job, true));
-  }
-
-  async stopAlone(): Promise<void> {
-    this.mirror.takeAnalysis(await this.commands.stopAlone());
-  }
-
   async profile(loader: string, steps: number): Promise<void> {
     this.mirror.takeAnalysis(await this.commands.profile(loader, steps));
   }

@@ -122,21 +122,6 @@ export class Commands {
     return decode('FindingsReply', reply.content);
   }
 
-  /**
-   * Run one rank of a job alone, to compare.
-   *
-   * @param confirmed - a person has confirmed its question
-   */
-  async runAlone(job: number, confirmed: boolean): Promise<protocol.Findings> {
-    const reply = await this.channel.request('alone', { job, confirmed }, SLOW);
-    return decode('FindingsReply', reply.content);
-  }
-
-  async stopAlone(): Promise<protocol.Findings> {
-    const reply = await this.channel.request('alone', { cancel: true }, SLOW);
-    return decode('FindingsReply', reply.content);
-  }
-
   /** @returns how far it is */
   async profile(loader: string, steps: number): Promise<protocol.Findings> {
     const reply = await this.channel.request('profile', { loader, steps });

@@ -53,13 +53,13 @@ export class Mirror {
     const before = this.analysis ?? NOTHING;
     const { verdict = before.verdict, offers = before.offers } = changes;
     const { diagnosing = before.diagnosing, profiling = before.profiling } = changes;
-    const { ranks = before.ranks, main = before.main, alone = before.alone } = changes;
+    const { ranks = before.ranks, main = before.main } = changes;
     const { notices = before.notices } = changes;
     // Of a loop that has ended, the last one stays.
     const verdicts = verdict
       ? new Map(before.verdicts).set(verdict.loader, verdict)
       : before.verdicts;
-    const tasks = { diagnosing, profiling, alone };
+    const tasks = { diagnosing, profiling };
     this.analysis = { verdict, verdicts, offers, ranks, notices, main, ...tasks };
   }
 
@@ -108,6 +108,5 @@ const NOTHING: AnalysisState = {
   profiling: null,
   ranks: [],
   notices: [],
-  main: null,
-  alone: null
+  main: null
 };

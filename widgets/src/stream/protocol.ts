@@ -17,14 +17,6 @@ export interface AdviceState {
   readonly segment: string | null;
 }
 /**
- * The job (its number) of which one rank can be run alone; `question`: to be confirmed; `running`: it runs now.
- */
-export interface AloneState {
-  readonly job: number;
-  readonly question: string;
-  readonly running: boolean;
-}
-/**
  * Reply to `bokehjs`; its buffer is BokehJS.
  */
 export interface BokehReply {
@@ -389,7 +381,6 @@ export interface Findings {
   readonly ranks?: readonly string[];
   readonly notices?: readonly string[];
   readonly main?: string | null;
-  readonly alone?: AloneState | null;
 }
 /**
  * The verdict on a loader's steps (see `analysis.results.Verdict`). `warnings`: sentences of rules.
@@ -480,7 +471,6 @@ export interface FindingsReply {
   readonly ranks?: readonly string[];
   readonly notices?: readonly string[];
   readonly main?: string | null;
-  readonly alone?: AloneState | null;
 }
 /**
  * `kernel_monitor_frame`: a new row; its buffer has one float32 per series, NaN if missing.
@@ -493,7 +483,6 @@ export interface Frame {
   readonly ranks?: readonly string[];
   readonly notices?: readonly string[];
   readonly main?: string | null;
-  readonly alone?: AloneState | null;
   readonly protocol: number;
   readonly session: string | null;
   readonly schema: number;
@@ -820,7 +809,6 @@ export interface SubscribeReply {
   readonly ranks?: readonly string[];
   readonly notices?: readonly string[];
   readonly main?: string | null;
-  readonly alone?: AloneState | null;
   readonly lease: number;
   readonly session: string | null;
   readonly running: boolean;
@@ -875,7 +863,6 @@ export interface Received {
   readonly ProfileResult: ProfileResult;
   readonly Operator: Operator;
   readonly GpuKernel: GpuKernel;
-  readonly AloneState: AloneState;
   readonly Frame: Frame;
   readonly LoaderState: LoaderState;
   readonly EngineState: EngineState;
@@ -927,7 +914,7 @@ export const FIELDS: Readonly<Record<string, string>> = {
   ErrorReply: 'status:string error:string message:string',
   ExportReply: 'status:string filename:string',
   FindingsReply:
-    'status:string verdict?:VerdictState? offers?:OfferState[] diagnosing?:DiagnosisState? profiling?:ProfileState? ranks?:string[] notices?:string[] main?:string? alone?:AloneState?',
+    'status:string verdict?:VerdictState? offers?:OfferState[] diagnosing?:DiagnosisState? profiling?:ProfileState? ranks?:string[] notices?:string[] main?:string?',
   VerdictState:
     'kind:string segment:string? sentence:string advised:AdviceState[] advice:string shares:number?{} steps:number missing:string[] gains:GainState[] warnings:string[] loader:string over:boolean',
   AdviceState: 'text:string points:AdvicePoint[] segment:string?',
@@ -946,9 +933,8 @@ export const FIELDS: Readonly<Record<string, string>> = {
     'loader:string? name:string? backend:string? began:number? ended:number? steps:number cpu:Operator[] gpu:GpuKernel[] gpu_reason:string? wall_ms:number? cpu_ms:number? gpu_ms:number? trace:string?',
   Operator: 'name:string share:number? self_ms:number? count:number?',
   GpuKernel: 'name:string share:number? ms:number? launches:number?',
-  AloneState: 'job:number question:string running:boolean',
   Frame:
-    'verdict?:VerdictState? offers?:OfferState[] diagnosing?:DiagnosisState? profiling?:ProfileState? ranks?:string[] notices?:string[] main?:string? alone?:AloneState? protocol:number session:string? schema:number seq:number time:number sampled:number sent:number missed:number loaders:LoaderState[] events:Event[] strip:Strip? recording?:RecordingState',
+    'verdict?:VerdictState? offers?:OfferState[] diagnosing?:DiagnosisState? profiling?:ProfileState? ranks?:string[] notices?:string[] main?:string? protocol:number session:string? schema:number seq:number time:number sampled:number sent:number missed:number loaders:LoaderState[] events:Event[] strip:Strip? recording?:RecordingState',
   LoaderState:
     'id:string name:string backend:string wanted:string? status:string backends:EngineState[] epoch:number batch:number batches:number? samples:number planned:number? lost:number doubled:number skipped:number replaced:number skips:Skip[] knobs:KnobsState decoded:number{} calibration:CalibrationState{} finished?:boolean nodes?:number remote?:RemoteLimits? ended?:boolean ranks?:number padded?:number once?:boolean attached?:boolean',
   EngineState: 'name:string available:boolean reason:string? confirm:string? note:string?',
@@ -978,7 +964,7 @@ export const FIELDS: Readonly<Record<string, string>> = {
   SessionEntry:
     'path:string id:string started:number seconds:number bytes:number live:boolean goodbye:boolean host:string told:boolean problem:string? damaged:boolean',
   SubscribeReply:
-    'status:string settings:SettingsState charts:ChartState[] recording:RecordingState verdict?:VerdictState? offers?:OfferState[] diagnosing?:DiagnosisState? profiling?:ProfileState? ranks?:string[] notices?:string[] main?:string? alone?:AloneState? lease:number session:string? running:boolean paused:boolean seq:number schema:SchemaState loaders:LoaderState[] events:Event[] strip:Strip? recorded:RecordedLabel?',
+    'status:string settings:SettingsState charts:ChartState[] recording:RecordingState verdict?:VerdictState? offers?:OfferState[] diagnosing?:DiagnosisState? profiling?:ProfileState? ranks?:string[] notices?:string[] main?:string? lease:number session:string? running:boolean paused:boolean seq:number schema:SchemaState loaders:LoaderState[] events:Event[] strip:Strip? recorded:RecordedLabel?',
   RecordedLabel:
     'started:number ended:number? live:boolean goodbye:boolean reason:string? seconds:number bin_s:number? path:string'
 };

@@ -91,14 +91,6 @@ export class RecordedSource extends ChannelSource implements MonitorSource {
     return refuse();
   }
 
-  override runAlone(): Promise<void> {
-    return refuse();
-  }
-
-  override stopAlone(): Promise<void> {
-    return refuse();
-  }
-
   override profile(): Promise<void> {
     return refuse();
   }

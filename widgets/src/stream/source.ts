@@ -95,9 +95,6 @@ export interface MonitorSource extends ChartSource {
   undoTune(): Promise<void>;
   /** End the diagnosis or the tune under way. */
   cancelDiagnosis(): Promise<void>;
-  /** Run one rank of a job alone, to compare; a person has said yes to its question. */
-  runAlone(job: number): Promise<void>;
-  stopAlone(): Promise<void>;
   /** Profile the loop's next steps. */
   profile(loader: string, steps: number): Promise<void>;
   /** Note this moment in the session under these words. */

@@ -64,16 +64,7 @@ const READS: ReadonlySet<string> = new Set([
   'bokehjs'
 ]);
 /** Fields of a frame that are sent when they have changed. */
-const FINDINGS = [
-  'verdict',
-  'offers',
-  'diagnosing',
-  'profiling',
-  'ranks',
-  'main',
-  'alone',
-  'recording'
-];
+const FINDINGS = ['verdict', 'offers', 'diagnosing', 'profiling', 'ranks', 'main', 'recording'];
 /** Without a message for so long it is not known whether a cell still runs: requests are sent, and wait. */
 const SILENT_MS = 5000;
 /** A read that the kernel has not answered after this is answered from what it sent earlier. */
