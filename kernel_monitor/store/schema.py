@@ -36,7 +36,7 @@ class Series:
 class Gpu:
     """One GPU as NVML, or the driver of another vendor, names it."""
 
-    index: int  # NVML's index, or the order of the driver's cards; the `<i>` of `gpu/<i>/…`
+    index: int  # NVML's index; the `<i>` of `gpu/<i>/…`
     name: str  # the product's name
     memory_total: int | None  # bytes, or None where that is not known
     # For each metric that it does not give now, NVML's own words, by the last part of the series' name.

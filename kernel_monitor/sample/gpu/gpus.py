@@ -15,12 +15,11 @@ from typing import Any, NamedTuple
 
 from ..probe import NAN
 from . import nvml
-from .cards import CardSession, find_cards
 from .gauges import Gpm, MigTable, ProcessMemory, ProcessUtilisation, bus_queries, load_queries, slow_queries
 from .nvml import (
+    JOIN_S,
     SILENT_S,
     Device,
-    GpuSession,
     NvmlError,
     QueryTable,
     QueryThread,
@@ -35,8 +34,8 @@ from .nvml import (
 SLOW_S = 1.0  # period of all queries but utilisation, memory and power
 
 
-class NvmlSession(GpuSession):
-    """The query threads of one start of NVML."""
+class NvmlSession:
+    """The query threads of one start of NVML; `rounds` of the fast one are run by the caller, on its own thread."""
 
     def __init__(
         self,
@@ -59,28 +58,36 @@ class NvmlSession(GpuSession):
         self.slow = QueryThread("nvml-slow", "temperatures, clocks and counters", [*self.migs, *slow], SLOW_S)
         self.bus = QueryThread("nvml-bus", "PCIe and NVLink", bus, SLOW_S)
         self.xid = XidThread(devices, notify)
-        tables = [
-            ((self.fast, fast[which]), (self.slow, slow[which]), (self.bus, bus[which]), (self.slow, mig))
-            for which, mig in enumerate(self.migs)
+        self.devices = devices
+        self.threads = (self.fast, self.slow, self.bus)
+        self.tables = [  # of each GPU, with the threads that ask for them
+            (device, ((self.fast, fast[which]), (self.slow, slow[which]), (self.bus, bus[which]), (self.slow, mig)))
+            for which, (device, mig) in enumerate(zip(devices, self.migs, strict=True))
         ]
-        super().__init__("NVML", devices, (self.fast, self.slow, self.bus), tables)
-
-    @property
-    def event_reasons(self) -> dict[int, str]:
-        return self.xid.reasons
 
     def instances(self, device: Device) -> Sequence[Any]:
+        """Return the MIG instances of a GPU."""
         return next(mig.instances for mig in self.migs if mig.device is device)
 
+    def set_processes(self, pids: frozenset[int] | None) -> None:
+        """Set the processes of the kernel's tree for all GPUs."""
+        for device in self.devices:
+            device.pids = pids
+
     def start(self) -> None:
-        super().start()
+        """Start all threads but the fast one."""
+        self.slow.thread.start()
+        self.bus.thread.start()
         self.xid.start()
 
     def stop(self) -> None:
-        super().stop()
+        """Stop all threads after the queries that run."""
+        for thread in self.threads:
+            thread.stop()
         self.xid.stop()
 
     def gone(self) -> bool:
+        """Return whether a GPU answers only once NVML has been started again."""
         for device, tables in self.tables:
             load = tables[0][1]
             if device.gone and len(load.reasons) < len(load.table.parts):
@@ -90,7 +97,10 @@ class NvmlSession(GpuSession):
     def close(self) -> None:
         """Stop, and shut NVML down unless a thread does not return from it."""
         self.stop()
-        if not self.ended([self.slow.thread, self.bus.thread, self.xid.thread]):
+        started = [one for one in (self.slow.thread, self.bus.thread, self.xid.thread) if one.ident is not None]
+        for thread in started:
+            thread.join(JOIN_S)
+        if any(thread.is_alive() for thread in started):
             return
         for _, tables in self.tables:
             for _, table in tables:
@@ -130,12 +140,12 @@ class Gpus:
         self._thread = threading.Thread(target=self._run, name="nvml", daemon=True)
         self._notices: deque[dict[str, Any]] = deque()
         # Written by the thread, taken over by `refresh`:
-        self._opened_session: GpuSession | None = None
+        self._opened_session: NvmlSession | None = None
         self._failure: str | None = "NVML has not answered yet"
         self._opened = threading.Event()
         self._pids: frozenset[int] | None = None
         # The state that frames and hello are made of:
-        self._session: GpuSession | None = None
+        self._session: NvmlSession | None = None
         self._reason: str | None = self._failure
         self._tables: list[_FrameTable] = []
         self._state: list[Any] = []
@@ -259,8 +269,7 @@ class Gpus:
         changes: list[str] = []
         if found is not self._session and found is not None and found.fast.first.is_set():
             again = self._session is not None
-            source = found.source
-            changes.append(f"{source} was started again" if again else f"{source} lists {len(found.devices)} GPU(s)")
+            changes.append("NVML was started again" if again else f"NVML lists {len(found.devices)} GPU(s)")
             self._session = found
             for thread in found.threads:
                 thread.changes.clear()  # parts that NVML refused from the start did not go missing
@@ -278,9 +287,9 @@ class Gpus:
             return []
         before, self._silent = self._silent, frozenset(thread for thread in session.threads if thread.silent(now))
         return [
-            f"{session.source} does not answer: no {thread.subject}"
+            f"NVML does not answer: no {thread.subject}"
             if thread in self._silent
-            else f"{session.source} answers again: {thread.subject}"
+            else f"NVML answers again: {thread.subject}"
             for thread in session.threads
             if (thread in self._silent) != (thread in before)
         ]
@@ -301,14 +310,14 @@ class Gpus:
         session = self._session
         if session is None:
             return [self._reason]
-        state: list[Any] = [session, self._reason, self._silent, session.event_reasons]
+        state: list[Any] = [session, self._reason, self._silent, session.xid.reasons]
         for device, tables in session.tables:
             state.append(device.throttle)
             for _, queries in tables:
                 state += (queries.reasons, queries.table.parts)
         return state
 
-    def _reasons(self, session: GpuSession, device: Device) -> dict[str, str]:
+    def _reasons(self, session: NvmlSession, device: Device) -> dict[str, str]:
         """Return the reason for each missing metric of a GPU."""
         reasons: dict[str, str] = {}
         for row in self._tables:
@@ -316,10 +325,10 @@ class Gpus:
                 continue
             words = self._reason
             if row.thread in self._silent:
-                words = words or f"{session.source} has not answered for {SILENT_S:g} s"
+                words = words or f"NVML has not answered for {SILENT_S:g} s"
             reasons |= row.queries.reasons if words is None else dict.fromkeys(dict(row.table.parts), words)
-        if device.index in session.event_reasons:
-            reasons["xid"] = session.event_reasons[device.index]
+        if device.index in session.xid.reasons:
+            reasons["xid"] = session.xid.reasons[device.index]
         return reasons
 
     def _run(self) -> None:
@@ -343,22 +352,15 @@ class Gpus:
             self._stop.wait(pause)
             pause = min(2 * pause, _REOPEN_MOST_S)
 
-    def _open(self) -> GpuSession:
-        """Start NVML; raises its reason where neither it nor any driver lists a GPU."""
-        try:
-            devices = open_devices()
-        except NvmlError:
-            cards = find_cards()
-            if not cards:
-                raise
-            return CardSession(cards, self._interval)
-        return NvmlSession(devices, self._interval, self._pids, self._notices.append)
+    def _open(self) -> NvmlSession:
+        """Start NVML; raises its reason where it lists no GPU."""
+        return NvmlSession(open_devices(), self._interval, self._pids, self._notices.append)
 
     def _fail(self, words: str) -> None:
         self._failure = words
         self._opened.set()
 
-    def _serve(self, session: GpuSession, pause: float) -> float:
+    def _serve(self, session: NvmlSession, pause: float) -> float:
         """Query these GPUs until `stop`, or until `pause` seconds after one is gone; return the next pause."""
         gone_at: float | None = None
 
