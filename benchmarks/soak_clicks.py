@@ -48,7 +48,7 @@ CHILD_S = 20.0  # longest that a forked child may take to end
 FORK_EVERY = 400  # batches, in the mean
 
 
-class Indexed(ImageFolder):
+class Indexed(ImageFolder):  # type: ignore[misc]
     """An ImageFolder whose target is the number of the sample."""
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
@@ -77,7 +77,7 @@ class Soak:
         self.dataset = Indexed(str(root), transform=chain)
         self.expected = torch.stack([self.dataset[index][0] for index in range(len(self.dataset))])
         plain: dict[str, Any] = {"batch_size": BATCH, "shuffle": True}
-        kept = DataLoader(self.dataset, num_workers=2, persistent_workers=True, **plain)
+        kept: DataLoader[Any] = DataLoader(self.dataset, num_workers=2, persistent_workers=True, **plain)
         wrapped = switchable(DataLoader(self.dataset, num_workers=2, **plain), name="wrapped")
         self.loaders: dict[str, Any] = {"plain": DataLoader(self.dataset, **plain), "kept": kept, "wrapped": wrapped}
         self.counts: Counter[str] = Counter()
