@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from ..field_checks import flag, maybe, only, whole
 from ..plugins import Command, Request
 from . import run_command, switch_command
 from .rank_client import follow
@@ -80,14 +81,11 @@ def _alone(monitor: Monitor, options: argparse.Namespace) -> str:
     return f"Warning: {question}\nNothing was started. If you mean it: %monitor alone{which} --yes"
 
 
-def _answer_alone(monitor: Monitor, args: Mapping[str, object]) -> FindingsReply:
-    from ..control import flag, number, only
-
-    only("alone", args, "job", "confirmed", "cancel")
-    if flag("alone", args, "cancel"):
+def _answer_alone(monitor: Monitor, args: Mapping[str, Any]) -> FindingsReply:
+    if args["cancel"]:
         monitor.stop_alone()
     else:
-        monitor.run_alone(number("alone", args, "job"), confirmed=flag("alone", args, "confirmed"), wait=False)
+        monitor.run_alone(args["job"], confirmed=args["confirmed"], wait=False)
     findings = monitor.publisher.findings()
     return {"status": "ok", "ranks": findings["ranks"], "alone": findings["alone"]}
 
@@ -102,4 +100,5 @@ MAGICS = (
         _add_alone,
     ),
 )
-REQUESTS = (Request("alone", _answer_alone, slow=True),)
+_ALONE = only(job=(maybe(whole()), None), confirmed=(flag, False), cancel=(flag, False))
+REQUESTS = (Request("alone", _answer_alone, _ALONE, slow=True),)

@@ -15,6 +15,7 @@ from ..._version import DALI_PACKAGES
 from ...errors import BackendUnavailable
 from ...os_process import usable_cores
 from ...plugins import plugin
+from ...text import quoted
 from ..data.calls import CACHED
 from ..transforms import recorded
 from ..transforms.colour import Jitter
@@ -334,7 +335,7 @@ def resolve(name: str, backends: dict[str, Backend]) -> str:
     usable = ", ".join(known for known, backend in backends.items() if backend.available)
     if meant not in backends:
         known = ", ".join(backends)
-        raise BackendUnavailable(f"There is no backend {name!r}. There are: {known}; usable here: {usable}.")
+        raise BackendUnavailable(f"There is no backend {quoted(name)}. There are: {known}; usable here: {usable}.")
     backend = backends[meant]
     if not backend.available:
         raise BackendUnavailable(f"{meant} cannot be used: {backend.reason} Usable here: {usable}.")
