@@ -11,7 +11,7 @@ from typing import Any, cast
 from .diagnosis.loop_command import SECONDS, TUNE_S
 from .diagnosis.loop_guard import KNOBS
 from .errors import MonitorError
-from .field_checks import MOST_OF_A_KNOB, Check, anything, fields, flag, maybe, number, only, verbatim, whole
+from .field_checks import MOST_OF_A_KNOB, Check, fields, flag, maybe, number, only, verbatim, whole
 from .plugins import Request, contributions, missing_command
 from .protocol import message_types as types
 from .protocol.message_types import PROTOCOL
@@ -32,8 +32,9 @@ _NAME = verbatim(200)  # of a page, a loader, an engine
 _TEXT = verbatim(4096)  # a path, the words of a mark
 _FLAG = (flag, False)
 _LOADER = (maybe(_NAME), None)  # of several the only one that is in use
-_SETTINGS = dict.fromkeys(("interval", "history", "charts", "record", "price", "unfolded"), (anything, None))
-_RECORDED = only({"recorded": _TEXT}, client=(anything, None), touch=(anything, None), since=(anything, None))
+_ANYTHING = (lambda value: value, None)
+_SETTINGS = dict.fromkeys(("interval", "history", "charts", "record", "price", "unfolded"), _ANYTHING)
+_RECORDED = only({"recorded": _TEXT}, client=_ANYTHING, touch=_ANYTHING, since=_ANYTHING)
 """What is asked of a recorded session, where the others have no meaning."""
 
 FIELDS: dict[str, Check] = {

@@ -14,11 +14,6 @@ Check = Callable[[Any], Any]
 MOST_OF_A_KNOB = 256  # a slip of the finger must not start ten thousand processes
 
 
-def anything(value: Any) -> Any:
-    """Return the value: whoever takes it checks it."""
-    return value
-
-
 def number(least: float, most: float) -> Check:
     def check(value: Any) -> float:
         if type(value) not in (int, float) or not least <= value <= most:  # NaN is in no range

@@ -61,10 +61,7 @@ class Later(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A request of pages: `answer` is called with the monitor and the request's arguments, and returns the reply.
-
-    `fields` checks the arguments (`field_checks.only`).
-    """
+    """A request of pages: `answer` takes the monitor and the arguments, which `fields` has checked, and replies."""
 
     name: str
     answer: Callable[[Any, Mapping[str, Any]], Mapping[str, object]]

@@ -6,8 +6,10 @@ character, which Python uses for file names that are not UTF-8) cannot be encode
 
 from __future__ import annotations
 
+import logging
 import re
 import reprlib
+import sys
 from typing import Any, TypeVar
 
 from .errors import MonitorError
@@ -56,6 +58,23 @@ def quoted(value: object, most: int = NAME_LETTERS) -> str:
     except Exception:  # noqa: BLE001 - a foreign object's own code, or a number with too many digits
         words = f"a value of type {type(value).__name__}"
     return line(words, most)
+
+
+def log_outside(log: logging.Logger, what: str, *args: object, level: int = logging.WARNING) -> None:
+    """Log the exception under way, which is no fault of ours, in one line; its traceback is logged at debug level."""
+    error = sys.exception() or Exception()
+    log.log(level, "%s (%s)", what % args, cause(error))
+    log.debug("The traceback of that:", exc_info=error)
+
+
+def log_failed(log: logging.Logger, what: str, *args: object) -> None:
+    """Log the exception under way: of files, processes, memory and packages in one line, else with its traceback."""
+    error = sys.exception()
+    of_psutil = any(kind.__module__.startswith("psutil") for kind in type(error).__mro__)
+    if of_psutil or isinstance(error, OSError | ImportError | MemoryError | MonitorError):
+        log_outside(log, what, *args)
+    else:
+        log.error(what, *args, exc_info=error)
 
 
 def checked_text(text: object, what: str, most: int = NAME_LETTERS) -> str:

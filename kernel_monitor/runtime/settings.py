@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -83,44 +84,14 @@ class Settings:
             found["unfolded"] = list(self.unfolded)
         return found
 
-    def changed(
-        self,
-        *,
-        interval: Any = None,
-        history: Any = None,
-        charts: Any = None,
-        record: Any = None,
-        price: Any = None,
-        node_names: Any = None,
-        ranks: Any = None,
-        unfolded: Any = None,
-        attach: Any = None,
-        log_to: Any = None,
-    ) -> Settings:
+    def changed(self, **wanted: Any) -> Settings:
         """Return a copy with these values changed, if not None (see `Monitor.configure`); SessionError names a wrong
         one.
         """
         new = self
-        if interval is not None:
-            new = replace(new, interval=_seconds("interval", interval, INTERVAL_S))
-        if history is not None:
-            new = replace(new, history=_seconds("history", history, HISTORY_S))
-        if charts is not None:
-            new = replace(new, chosen=_charts(charts))
-        if record is not None:
-            new = replace(new, **_record(record))
-        if price is not None:
-            new = replace(new, **_price(price, self.currency))
-        if node_names is not None:
-            new = replace(new, node_names=_flag("node_names", node_names))
-        if attach is not None:
-            new = replace(new, attach=_flag("attach", attach))
-        if ranks is not None:
-            new = replace(new, ranks=_address(ranks))
-        if log_to is not None:
-            new = replace(new, log_to=targets(log_to))
-        if unfolded is not None:
-            new = replace(new, unfolded=_unfolded(unfolded))
+        for name, value in wanted.items():
+            if value is not None:
+                new = replace(new, **_CHANGES[name](value, new))
         return new
 
 
@@ -215,3 +186,18 @@ def _price(wanted: Any, currency: str) -> dict[str, Any]:
     if not 0 <= number <= _HIGHEST_PRICE:
         raise SessionError(f"The price of an hour is {quoted(number)}; it must lie between 0 and {_HIGHEST_PRICE:g}.")
     return {"price": float(number), "node_price": None, "currency": currency}
+
+
+_CHANGES: dict[str, Callable[[Any, Settings], dict[str, Any]]] = {
+    "interval": lambda value, _: {"interval": _seconds("interval", value, INTERVAL_S)},
+    "history": lambda value, _: {"history": _seconds("history", value, HISTORY_S)},
+    "charts": lambda value, _: {"chosen": _charts(value)},
+    "record": lambda value, _: _record(value),
+    "price": lambda value, old: _price(value, old.currency),
+    "node_names": lambda value, _: {"node_names": _flag("node_names", value)},
+    "attach": lambda value, _: {"attach": _flag("attach", value)},
+    "ranks": lambda value, _: {"ranks": _address(value)},
+    "log_to": lambda value, _: {"log_to": targets(value)},
+    "unfolded": lambda value, _: {"unfolded": _unfolded(value)},
+}
+"""What each value that can be set changes, given the settings before."""

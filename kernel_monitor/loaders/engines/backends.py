@@ -120,6 +120,8 @@ def _dali_missing() -> str | None:
         return (
             "DALI is not installed; pip install 'kernel-monitor[dali]', or 'kernel-monitor[dali-cuda13]' for CUDA 13."
         )
+    if sys.flags.optimize > 1 and "nvidia.dali" not in sys.modules:  # its modules add to their own docstrings
+        return "DALI cannot be imported where Python leaves docstrings out: start it without -OO (or PYTHONOPTIMIZE=2)."
     return _dali_too_old()
 
 
