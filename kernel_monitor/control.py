@@ -8,7 +8,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, cast
 
+from .diagnosis.loop_command import SECONDS, TUNE_S
+from .diagnosis.loop_guard import KNOBS
 from .errors import MonitorError
+from .field_checks import MOST_OF_A_KNOB, Check, fields, flag, maybe, number, only, verbatim, whole
 from .plugins import Request, contributions, missing_command
 from .protocol import message_types as types
 from .protocol.message_types import PROTOCOL
@@ -20,23 +23,51 @@ from .stream import hub as wire
 from .stream.chart_documents import Documents
 from .stream.hub import GLANCE, LEASE_S
 from .stream.jupyter import Send
-from .text import check
+from .text import quoted
 
-# ---- Validation of requests from pages.
+# ---- What each field of a request may be: one table of types, ranges and lengths.
 
-_SETTINGS = ("interval", "history", "charts", "record", "price", "unfolded")
-KNOBS = ("workers", "prefetch", "threads")
 CODE_FILE = "dali_loader.py"
-_LONGEST_TEXT = 4096  # characters of a text in a request: a path's
+_NAME = verbatim(200)  # of a page, a loader, an engine
+_TEXT = verbatim(4096)  # a path, the words of a mark
+_FLAG = (flag, False)
+_LOADER = (maybe(_NAME), None)  # of several the only one that is in use
+_ANYTHING = (lambda value: value, None)
+_SETTINGS = dict.fromkeys(("interval", "history", "charts", "record", "price", "unfolded"), _ANYTHING)
+_RECORDED = only({"recorded": _TEXT}, client=_ANYTHING, touch=_ANYTHING, since=_ANYTHING)
+"""What is asked of a recorded session, where the others have no meaning."""
 
-Args = Mapping[str, object]  # the arguments of a request, as the page sent them
+FIELDS: dict[str, Check] = {
+    "hello": fields({}),  # answered for any protocol: a later one may have arguments
+    "subscribe": only({"client": _NAME}, touch=_FLAG),
+    "unsubscribe": only({"client": _NAME}),
+    "glance": only({"client": _NAME}, touch=_FLAG),
+    "sidebar": only({"page": _NAME}),
+    "history": only(since=(whole(), 0)),
+    "switch": only({"loader": _NAME, "backend": _NAME}, confirmed=_FLAG),
+    "decline": only({"loader": _NAME}),
+    "set": only({"loader": _NAME}, **dict.fromkeys(KNOBS, (whole(0, MOST_OF_A_KNOB), None))),
+    "diagnose": only(loader=_LOADER, seconds=(number(*SECONDS), 8.0), confirmed=_FLAG, cancel=_FLAG),
+    "tune": only(loader=_LOADER, seconds=(number(*TUNE_S), 60.0), cancel=_FLAG, undo=_FLAG),
+    "mark": only({"label": _TEXT}),
+    **dict.fromkeys(("start", "configure"), only(**_SETTINGS)),  # whose ranges `runtime.settings` has
+    "open": only(path=(maybe(_TEXT), None)),
+    "code": only(loader=_LOADER),
+    **dict.fromkeys(("stop", "document", "bokehjs", "export", "sessions", "verdict"), only()),
+}
+"""The commands, each a method of `Control`, with their arguments. Optional packages add others."""
+
+SLOW = ("start", "stop", "document", "bokehjs", "export", "configure", "sessions", "open", "verdict", "code")
+"""Those that are answered on a thread."""
+
+Args = Mapping[str, Any]  # the arguments of a request, checked
 
 
 class _BadRequest(MonitorError):
     """A request that does not follow the protocol."""
 
 
-def parse(content: Any) -> tuple[str, Args]:
+def _parse(content: Any) -> tuple[str, Args]:
     """Return the command and its arguments; _BadRequest if the content is malformed or of another protocol."""
     if not isinstance(content, dict):
         raise _BadRequest("The request's content is not an object.")
@@ -44,7 +75,7 @@ def parse(content: Any) -> tuple[str, Args]:
     # `hello` is answered for any protocol, so that the page can show both versions.
     if protocol != PROTOCOL and content.get("command") != "hello":
         raise _BadRequest(
-            f"This kernel's kernel_monitor speaks protocol {PROTOCOL}, the page {protocol!r}: "
+            f"This kernel's kernel_monitor speaks protocol {PROTOCOL}, the page {quoted(protocol)}: "
             "bring both environments to the same version with pip install -U kernel-monitor."
         )
     command, args = content.get("command"), content.get("args", {})
@@ -53,66 +84,19 @@ def parse(content: Any) -> tuple[str, Args]:
     return command, args
 
 
-def text(args: Args, key: str) -> str:
-    """Return a required text argument."""
-    value = args.get(key)
-    if not isinstance(value, str) or not value:
-        raise _BadRequest(f"The request needs {key!r} (text).")
-    if len(value) > _LONGEST_TEXT:
-        raise _BadRequest(f"The request's {key!r} has more than {_LONGEST_TEXT:,} characters.")
-    check(value, f"The request's {key!r}")
-    return value
-
-
-def optional(args: Args, key: str) -> str | None:
-    """Return an optional text argument."""
-    return None if args.get(key) is None else text(args, key)
-
-
-def flag(command: str, args: Args, key: str) -> bool:
-    """Return an optional boolean argument, false by default."""
-    value = args.get(key, False)
-    if not isinstance(value, bool):
-        raise _BadRequest(f"{command}: {key} is true or false.")
-    return value
-
-
-def number(command: str, args: Args, key: str) -> int:
-    """Return a required whole number."""
-    value = args.get(key)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise _BadRequest(f"{command}: {key} is a whole number.")
-    return value
-
-
-def knobs(args: Args) -> dict[str, int]:
-    """Return the knobs of the command `set`."""
-    only("set", args, "loader", *KNOBS)
-    found: dict[str, int] = {}
-    for name, value in args.items():
-        if name == "loader":
-            continue
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise _BadRequest(f"set: {name} is a whole number.")
-        found[name] = value
-    return found
-
-
-def only(command: str, args: Args, *known: str) -> None:
-    """Refuse unknown arguments, such as misspelt ones."""
-    unknown = set(args) - set(known)
-    if unknown:
-        raise _BadRequest(f"{command}: there is no {min(unknown)!r}; there are {', '.join(known)}.")
+def _checked(command: str, check: Check, args: Args) -> Args:
+    """Return the arguments as the table has them; _BadRequest if they do not fit it."""
+    try:
+        checked: Args = check(args)
+    except ValueError as error:
+        raise _BadRequest(f"{command}: {error}.") from None
+    return checked
 
 
 # ---- Answers requests of pages on the control channel: quick ones within a millisecond, slow ones on a thread.
 
 Answer = tuple[Mapping[str, object], list[bytes]]  # content and buffers of a reply
 Commands = dict[str, Callable[[Args], Answer]]
-_ABOUT_PAGES = ("hello", "subscribe", "unsubscribe", "history", "glance", "sidebar")
-_ABOUT_LOOPS = ("switch", "decline", "set", "diagnose", "tune", "mark")
-SLOW = ("start", "stop", "document", "bokehjs", "export", "configure", "sessions", "open", "verdict", "code")
-"""The commands, the last ones answered on a thread; each is a method of `Control`. Optional packages add others."""
 
 
 class Control:
@@ -121,10 +105,12 @@ class Control:
     def __init__(self, monitor: Monitor, documents: Documents | None = None) -> None:
         self._monitor = monitor
         self.documents = Documents() if documents is None else documents
-        self._quick: Commands = {name: getattr(self, f"_{name}") for name in _ABOUT_PAGES + _ABOUT_LOOPS}
+        self._fields = dict(FIELDS)
+        self._quick: Commands = {name: getattr(self, f"_{name}") for name in FIELDS if name not in SLOW}
         self._slow: Commands = {name: getattr(self, f"_{name}") for name in SLOW}
         for request in contributions("REQUESTS"):
             (self._slow if request.slow else self._quick)[request.name] = partial(_answer_optional, request, monitor)
+            self._fields[request.name] = request.fields
 
     def handle(self, content: Any, reply: Send) -> None:
         """Answer one request by calling `reply` exactly once: now, or from a worker thread for slow commands.
@@ -135,36 +121,33 @@ class Control:
 
     def _work(self, content: Any, reply: Send) -> Answer | None:
         """Return the answer to a request; None if a thread will give it."""
-        command, args = parse(content)
-        work = self._slow.get(command)
+        command, args = _parse(content)
         if args.get("recorded") is not None:
-            work = self._of_recorded(command, args)
-        if work is not None:
-            threading.Thread(
-                target=_answer, args=(partial(work, args), reply), name=f"kernel-monitor-{command}", daemon=True
-            ).start()
-            return None
-        if command not in self._quick:
-            absent = missing_command(command)
-            if absent is not None:
-                raise absent
-            known = ", ".join(sorted([*self._quick, *self._slow]))
-            raise _BadRequest(f"Unknown command {command!r}. The commands are: {known}.")
-        return self._quick[command](args)
+            work, args = self._of_recorded(command), _checked(command, _RECORDED, args)
+        elif command not in self._fields:
+            known = ", ".join(sorted(self._fields))
+            unknown = _BadRequest(f"Unknown command {quoted(command, 40)}. The commands are: {known}.")
+            raise missing_command(command) or unknown
+        else:
+            args = _checked(command, self._fields[command], args)
+            if command in self._quick:
+                return self._quick[command](args)
+            work = self._slow[command]
+        threading.Thread(
+            target=_answer, args=(partial(work, args), reply), name=f"kernel-monitor-{command}", daemon=True
+        ).start()
+        return None
 
     def _hello(self, _args: Args) -> Answer:
         return types.HelloReply(status="ok", **self._monitor.publisher.hello()), []
 
     def _start(self, args: Args) -> Answer:
-        only("start", args, *_SETTINGS)
-        changed: dict[str, Any] = dict(args)
-        self._monitor.start(**changed)
+        self._monitor.configure(**args)
+        self._monitor.start()
         return self._hello(args)
 
     def _configure(self, args: Args) -> Answer:
-        only("configure", args, *_SETTINGS)
-        changed: dict[str, Any] = dict(args)
-        return types.ConfigureReply(status="ok", settings=self._monitor.configure(**changed)), []
+        return types.ConfigureReply(status="ok", settings=self._monitor.configure(**args)), []
 
     def _stop(self, args: Args) -> Answer:
         self._monitor.stop()
@@ -172,7 +155,7 @@ class Control:
 
     def _subscribe(self, args: Args) -> Answer:
         monitor = self._monitor
-        monitor.hub.subscribe(text(args, "client"), touch=bool(args.get("touch", False)))
+        monitor.hub.subscribe(args["client"], touch=args["touch"])
         content = types.SubscribeReply(
             status="ok",
             lease=LEASE_S,
@@ -191,12 +174,12 @@ class Control:
         return content, []
 
     def _unsubscribe(self, args: Args) -> Answer:
-        self._monitor.hub.unsubscribe(text(args, "client"))
+        self._monitor.hub.unsubscribe(args["client"])
         return {"status": "ok"}, []
 
     def _glance(self, args: Args) -> Answer:
         monitor = self._monitor
-        monitor.hub.subscribe(text(args, "client"), touch=bool(args.get("touch", False)), kind=GLANCE)
+        monitor.hub.subscribe(args["client"], touch=args["touch"], kind=GLANCE)
         content = types.GlanceReply(
             status="ok",
             lease=LEASE_S,
@@ -209,60 +192,47 @@ class Control:
         return content, []
 
     def _sidebar(self, args: Args) -> Answer:
-        only("sidebar", args, "page")
-        self._monitor.sidebar.answer(text(args, "page"))
+        self._monitor.sidebar.answer(args["page"])
         return {"status": "ok"}, []
 
     def _switch(self, args: Args) -> Answer:
-        confirmed = flag("switch", args, "confirmed")
-        state = self._monitor.switch(text(args, "backend"), loader=text(args, "loader"), confirmed=confirmed)
+        state = self._monitor.switch(**args)
         return types.LoaderReply(status="ok", loader=state), []
 
     def _decline(self, args: Args) -> Answer:
-        only("decline", args, "loader")
-        self._monitor.decline(text(args, "loader"))
+        self._monitor.decline(args["loader"])
         return types.FindingsReply(status="ok", offers=self._monitor.offers), []
 
     def _set(self, args: Args) -> Answer:
-        state = self._monitor.set(loader=text(args, "loader"), **knobs(args))
-        return types.LoaderReply(status="ok", loader=state), []
+        return types.LoaderReply(status="ok", loader=self._monitor.set(**args)), []
 
     def _diagnose(self, args: Args) -> Answer:
-        only("diagnose", args, "loader", "confirmed", "seconds", "cancel")
-        confirmed, cancel = flag("diagnose", args, "confirmed"), flag("diagnose", args, "cancel")
-        if cancel:
+        if args["cancel"]:
             self._monitor.cancel_diagnosis()
         else:
-            seconds: Any = args.get("seconds", 8.0)  # `diagnose` checks it
-            self._monitor.diagnose(optional(args, "loader"), seconds=seconds, confirmed=confirmed, wait=False)
+            seconds, confirmed = args["seconds"], args["confirmed"]
+            self._monitor.diagnose(args["loader"], seconds=seconds, confirmed=confirmed, wait=False)
         return types.FindingsReply(status="ok", diagnosing=self._monitor.diagnosing), []
 
     def _tune(self, args: Args) -> Answer:
-        only("tune", args, "loader", "seconds", "cancel", "undo")
-        if flag("tune", args, "cancel"):
+        if args["cancel"]:
             self._monitor.cancel_diagnosis()
-        elif flag("tune", args, "undo"):
+        elif args["undo"]:
             self._monitor.undo_tune()
         else:
-            seconds: Any = args.get("seconds", 60.0)  # `tune` checks it
-            self._monitor.tune(optional(args, "loader"), seconds=seconds, wait=False)
+            self._monitor.tune(args["loader"], seconds=args["seconds"], wait=False)
         return types.FindingsReply(status="ok", diagnosing=self._monitor.diagnosing), []
 
     def _mark(self, args: Args) -> Answer:
-        only("mark", args, "label")
-        self._monitor.mark(text(args, "label"))
+        self._monitor.mark(args["label"])
         return {"status": "ok"}, []
 
-    def _verdict(self, args: Args) -> Answer:
-        only("verdict", args)
+    def _verdict(self, _args: Args) -> Answer:
         return types.FindingsReply(status="ok", verdict=self._monitor.verdict), []
 
     def _history(self, args: Args) -> Answer:
-        since = args.get("since", 0)
-        if isinstance(since, bool) or not isinstance(since, int):
-            raise _BadRequest("history: since is a sequence number.")
         monitor = self._monitor
-        rows = monitor.store.page_rows(since)
+        rows = monitor.store.page_rows(args["since"])
         return wire.history(rows, monitor.publisher.events(), monitor.publisher.state()["charts"])
 
     def _document(self, _args: Args) -> Answer:
@@ -278,24 +248,23 @@ class Control:
         return types.ExportReply(status="ok", filename=name), [self._monitor.exporter.render().encode()]
 
     def _code(self, args: Args) -> Answer:
-        only("code", args, "loader")
         # Not compared: that draws random numbers, and a cell may be training.
-        written = self._monitor.code(optional(args, "loader"), compare=False)
+        written = self._monitor.code(args["loader"], compare=False)
         return types.CodeReply(status="ok", filename=CODE_FILE, code=written), []
 
     def _sessions(self, _args: Args) -> Answer:
         return types.SessionsReply(status="ok", sessions=self._monitor.opened.listing()), []
 
     def _open(self, args: Args) -> Answer:
-        opened = self._monitor.opened.open(optional(args, "path"))
+        opened = self._monitor.opened.open(args["path"])
         facts = dict(opened.snapshot.facts)
         return types.OpenReply(status="ok", recorded=opened.id, facts=facts, **opened.label()), []
 
-    def _of_recorded(self, command: str, args: Args) -> Callable[[Args], Answer]:
+    def _of_recorded(self, command: str) -> Callable[[Args], Answer]:
         if command not in OF_RECORDED:
             raise _BadRequest(f"{command}: of a recorded session there are {', '.join(sorted(OF_RECORDED))}.")
-        recorded, monitor = text(args, "recorded"), self._monitor
-        return lambda _args: OF_RECORDED[command](monitor.opened.get(recorded), monitor.publisher.state())
+        monitor = self._monitor
+        return lambda args: OF_RECORDED[command](monitor.opened.get(args["recorded"]), monitor.publisher.state())
 
 
 def answer_widgets(monitor: Monitor) -> None:

@@ -60,10 +60,11 @@ class Later(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A request of pages: `answer` is called with the monitor and the request's arguments, and returns the reply."""
+    """A request of pages: `answer` takes the monitor and the arguments, which `fields` has checked, and replies."""
 
     name: str
-    answer: Callable[[Any, Mapping[str, object]], Mapping[str, object]]
+    answer: Callable[[Any, Mapping[str, Any]], Mapping[str, object]]
+    fields: Callable[[Any], Any]
     slow: bool = False  # takes more than a millisecond, and is answered on a thread
 
 

@@ -6,7 +6,10 @@ character, which Python uses for file names that are not UTF-8) cannot be encode
 
 from __future__ import annotations
 
+import logging
 import re
+import reprlib
+import sys
 from typing import Any, TypeVar
 
 from .errors import MonitorError
@@ -16,6 +19,9 @@ NAME_LETTERS = 80  # longest name that is kept and shown, in characters
 _CAUSE_LETTERS = 200  # longest text of an exception
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel = 3
+_SHORT.maxstring = _SHORT.maxother = NAME_LETTERS
 # Category Cc except tab and line feed; the bidirectional ones of Cf; line and paragraph separators; Cs.
 _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -43,6 +49,32 @@ def cause(error: BaseException, most: int = _CAUSE_LETTERS) -> str:
     except Exception:  # noqa: BLE001 - a foreign exception's own code: its type is enough
         words = ""
     return line(f"{kind}: {words}" if words else kind, most)
+
+
+def quoted(value: object, most: int = NAME_LETTERS) -> str:
+    """Return a value as Python writes it, cut to `most` letters, for a message that names what was given."""
+    try:
+        words = _SHORT.repr(value)
+    except Exception:  # noqa: BLE001 - a foreign object's own code, or a number with too many digits
+        words = f"a value of type {type(value).__name__}"
+    return line(words, most)
+
+
+def log_outside(log: logging.Logger, what: str, *args: object, level: int = logging.WARNING) -> None:
+    """Log the exception under way, which is no fault of ours, in one line; its traceback is logged at debug level."""
+    error = sys.exception() or Exception()
+    log.log(level, "%s (%s)", what % args, cause(error))
+    log.debug("The traceback of that:", exc_info=error)
+
+
+def log_failed(log: logging.Logger, what: str, *args: object) -> None:
+    """Log the exception under way: of files, processes, memory and packages in one line, else with its traceback."""
+    error = sys.exception()
+    of_psutil = any(kind.__module__.startswith("psutil") for kind in type(error).__mro__)
+    if of_psutil or isinstance(error, OSError | ImportError | MemoryError | MonitorError):
+        log_outside(log, what, *args)
+    else:
+        log.error(what, *args, exc_info=error)
 
 
 def checked_text(text: object, what: str, most: int = NAME_LETTERS) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ..analysis.frames import flagged
 from ..analysis.segments import REPLAYS
 from ..privacy import error_text
+from ..text import log_failed
 from .loop_guard import POLL_S, LoopContext
 from .loop_run import CHANGE_S, LoopRun
 from .trials import Candidate, Trial, covered, diagnosis, step_rows
@@ -77,8 +78,8 @@ class DiagnosisRun(LoopRun):
         """Before any other engine has run."""
         try:
             self._predicted = self._context.gains(self._loop.id)
-        except Exception as error:  # the measurement does not depend on it
-            log.exception("no gain could be predicted")
+        except Exception as error:  # noqa: BLE001 - the measurement does not depend on it
+            log_failed(log, "no gain could be predicted")
             self._cannot.append(f"No gain was predicted: {type(error).__name__}: {error_text(error)}")
 
     def _finish(self) -> None:

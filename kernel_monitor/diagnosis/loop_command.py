@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import MonitorError
 from ..steps.measured_step import NO_GRADIENTS
+from ..text import quoted
 from .diagnosis_run import DiagnosisRun
 from .loop_guard import LoopContext
 from .tune_run import TuneRun
@@ -70,7 +71,7 @@ class LoopCommand:
         """
         if type(seconds) not in (int, float) or not SECONDS[0] <= seconds <= SECONDS[1]:
             raise MonitorError(
-                f"An engine is measured for {SECONDS[0]:g} to {SECONDS[1]:g} seconds, not for {seconds!r}."
+                f"An engine is measured for {SECONDS[0]:g} to {SECONDS[1]:g} seconds, not for {quoted(seconds)}."
             )
         chosen = self._idle_loader(loader)
         return self._start(DiagnosisRun(chosen, self.context, seconds=float(seconds), confirmed=confirmed), wait=wait)
@@ -78,7 +79,7 @@ class LoopCommand:
     def tune(self, loader: str | None = None, *, seconds: float = 60.0, wait: bool = True) -> Diagnosis | None:
         """Find the fastest setting in the running loop, and go on with it. See `Monitor.tune`."""
         if type(seconds) not in (int, float) or not TUNE_S[0] <= seconds <= TUNE_S[1]:
-            raise MonitorError(f"Tune takes {TUNE_S[0]:g} to {TUNE_S[1]:g} seconds, not {seconds!r}.")
+            raise MonitorError(f"Tune takes {TUNE_S[0]:g} to {TUNE_S[1]:g} seconds, not {quoted(seconds)}.")
         self._tuned = run = TuneRun(self._idle_loader(loader), self.context, seconds=float(seconds))
         return self._start(run, wait=wait)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..analysis.segments import IN_FLIGHT
 from ..errors import MonitorError
 from ..privacy import error_text
+from ..text import log_failed
 from .loop_guard import KNOBS, START_S, LoopContext, LoopGuard, Outcome, RunAborted, program_ends
 from .trials import Candidate, Trial, trial
 
@@ -100,8 +101,8 @@ class LoopRun(ABC):
                 self._outcome, message = end.state, str(end)
             self._finish()
             self._end(message)
-        except Exception as error:  # on a thread of our own: callers wait for `ended`
-            log.exception("the %s of %s failed", self.kind, self._loop.name)
+        except Exception as error:  # noqa: BLE001 - on a thread of our own: callers wait for `ended`
+            log_failed(log, "the %s of %s failed", self.kind, self._loop.name)
             what = "diagnosis" if self.kind == "diagnose" else "tune"
             message = f"The {what} failed: {type(error).__name__}: {error}"
             self.state = {**self.state, "state": "failed", "seconds_left": 0, "message": message}

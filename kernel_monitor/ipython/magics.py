@@ -16,7 +16,7 @@ from IPython.display import display
 
 from .. import output
 from ..analysis import analyse
-from ..control import KNOBS
+from ..diagnosis.loop_guard import KNOBS
 from ..errors import MonitorError
 from ..plugins import Command, Later, contributions, missing_command
 from ..recorded import table

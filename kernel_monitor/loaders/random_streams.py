@@ -25,7 +25,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from ..integrations.distributed import attribute
-from ..text import cause
+from ..text import cause, log_outside
 from .attributes import attributes, global_names, slots
 
 # ---- The random generators that a sampler may draw from, and their states as plain values.
@@ -168,8 +168,8 @@ class Streams:
         self.held: list[Held] = []
         try:
             self.held = held_generators(roots)
-        except Exception as error:  # the user's own classes may raise anything; their code then draws as in plain torch
-            log.info("random generators cannot be searched for", exc_info=True)
+        except Exception as error:  # noqa: BLE001 - the user's own classes may raise anything; their code then draws as in plain torch
+            log_outside(log, "random generators cannot be searched for", level=logging.INFO)
             self.failure = cause(error)
 
     def seed(self, seed: int) -> None:

@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader
 
 from ..errors import MonitorError, Refused
 from ..integrations.distributed import attribute
+from ..text import log_outside
 from . import random_streams
 from .plan import Cursor, EpochRecord, mark_plain
 from .random_streams import Apart, Defaults, pack, unpack
@@ -255,8 +256,8 @@ def _state_of(sampler: Any) -> Any:
         return None
     try:
         return copy.deepcopy(sampler.state_dict())
-    except Exception:  # plain torch would not have called it
-        log.info("%s cannot be saved", type(sampler).__name__, exc_info=True)
+    except Exception:  # noqa: BLE001 - plain torch would not have called it
+        log_outside(log, "%s cannot be saved", type(sampler).__name__, level=logging.INFO)
         return None
 
 

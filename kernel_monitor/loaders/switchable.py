@@ -19,7 +19,7 @@ from ..errors import MonitorError, NotSwitchable
 from ..os_process import in_forked_children
 from ..steps.attached_loader import OWN, AttachedLoader
 from ..steps.watched_loader import WatchedLoader
-from ..text import cause, checked_text
+from ..text import cause, checked_text, log_outside
 from . import events
 from .data.file_source import examined
 from .data.keyed_dataset import KeyedDataset
@@ -112,8 +112,8 @@ def switchable(
             return _made(wrapped, name, dali, seed, where, on_error, shard=shard, dry_run=dry_run, seeded=seeded)
     except MonitorError:
         raise
-    except Exception as error:  # whatever the user's own classes raise
-        log.warning("the loader cannot be examined; its steps are watched", exc_info=True)
+    except Exception as error:  # noqa: BLE001 - whatever the user's own classes raise
+        log_outside(log, "the loader cannot be examined; its steps are watched")
         reason = f"The loader cannot be examined ({cause(error)})."
     return cast("SwitchableLoader", FixedLoader(wrapped, name, reason))
 

@@ -25,7 +25,7 @@ from ..privacy import private
 from ..steps import watched_loader
 from ..steps.attached_loader import AttachedLoader
 from ..steps.watched_loader import Epoch
-from ..text import cause
+from ..text import cause, log_outside
 from . import events
 from .data.file_source import examined
 from .data.keyed_dataset import KeyedDataset
@@ -398,8 +398,8 @@ class Takeover:
                 made.switch(wanted)
         except MonitorError as error:
             self._fail(wanted, str(error))
-        except Exception as error:  # whatever the user's own classes raise
-            log.warning("the loader cannot be examined; torch's own iterator goes on", exc_info=True)
+        except Exception as error:  # noqa: BLE001 - whatever the user's own classes raise
+            log_outside(log, "the loader cannot be examined; torch's own iterator goes on")
             self._fail(wanted, f"The loader cannot be examined ({cause(error)})")
         finally:
             self._wanted = None
@@ -508,8 +508,8 @@ def _backends_before_click(plain: Any, of_torch: bool) -> dict[str, Backend]:
             learnt = False
         else:
             backends, learnt = availability_here(), True
-    except Exception:  # whatever the user's own classes raise: the click finds out
-        log.info("the loader cannot be examined before a click", exc_info=True)
+    except Exception:  # noqa: BLE001 - whatever the user's own classes raise: the click finds out
+        log_outside(log, "the loader cannot be examined before a click", level=logging.INFO)
         backends, learnt = availability_here(), False
     for name, one in backends.items():
         if one.available and name != TORCHVISION:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import MonitorError
+from ..field_checks import maybe, only, verbatim, whole
 from ..plugins import Command, Later, Request
-from ..text import line
+from ..text import line, quoted
 
 if TYPE_CHECKING:
     from ..protocol.analysis_states import ProfileState
@@ -52,12 +53,12 @@ class ProfileCommand:
         from .profile_run import ProfileRun
 
         if type(steps) is not int or not 1 <= steps <= MOST_STEPS:
-            raise MonitorError(f"1 to {MOST_STEPS} steps can be profiled, not {steps!r}.")
+            raise MonitorError(f"1 to {MOST_STEPS} steps can be profiled, not {quoted(steps)}.")
         sources = [(source.id, source.name) for source in self._session.tracker.sources()]
         chosen = [source for source in sources if loader is not None and line(loader) in source]
         if loader is not None and len(chosen) != 1:
-            names = ", ".join(name for _, name in sources) or "none"
-            raise MonitorError(f"No single loader is called {loader!r}. Those that can be profiled are: {names}.")
+            names = line(", ".join(name for _, name in sources) or "none", 120)
+            raise MonitorError(f"No single loader is called {quoted(loader)}. Those that can be profiled are: {names}.")
         if self._run is not None and not self._run.ended.is_set():
             raise MonitorError("Steps are being profiled already: wait for that to end.")
         self._start()
@@ -130,12 +131,8 @@ def _profile(monitor: Monitor, options: argparse.Namespace) -> Later:
     return Later(f"profiling {which}", cast("ProfileCommand", monitor.profiler).answer)
 
 
-def _answer_profile(monitor: Monitor, args: Mapping[str, object]) -> FindingsReply:
-    from ..control import only, optional
-
-    only("profile", args, "loader", "steps")
-    steps: Any = args.get("steps", 10)  # `profile` checks it
-    monitor.profile(steps, loader=optional(args, "loader"), wait=False)
+def _answer_profile(monitor: Monitor, args: Mapping[str, Any]) -> FindingsReply:
+    monitor.profile(args["steps"], loader=args["loader"], wait=False)
     return {"status": "ok", "profiling": monitor.profiling}
 
 
@@ -148,7 +145,8 @@ MAGICS = (
         _add_profile,
     ),
 )
-REQUESTS = (Request("profile", _answer_profile),)
+_PROFILE = only(loader=(maybe(verbatim(200)), None), steps=(whole(1, MOST_STEPS), 10))
+REQUESTS = (Request("profile", _answer_profile, _PROFILE),)
 
 
 # ---- A profile as text.

@@ -20,6 +20,7 @@ from ..errors import MonitorError
 from ..steps.boundary import call_between_steps, run_on_main_thread
 from ..steps.measured_step import PROFILED
 from ..stream.render_process import run_module
+from ..text import log_failed
 from .operators import new_trace
 
 if TYPE_CHECKING:
@@ -317,9 +318,9 @@ class ProfileRun:
                 )
             else:
                 self._report()
-        except Exception as error:  # on a thread of our own: the page must get an end
+        except Exception as error:  # noqa: BLE001 - on a thread of our own: the page must get an end
             if not isinstance(error, MonitorError):
-                log.exception("profiling failed")
+                log_failed(log, "profiling failed")
             self._set_state("failed", _words(error))
         finally:
             self._profile.let_go()  # where the loop reached no boundary meanwhile

@@ -305,7 +305,7 @@ class Descendants:
 
         `helpers`: how many children of this process are the monitor's own.
         """
-        if not _has_children(helpers):
+        if not _has_children(helpers) or start_of(os.getpid()) is None:  # /proc is hidden, as the sampler says
             self._seen.clear()
             return []
         found: list[tuple[Identity, float]] = []

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..os_process import in_forked_children, is_alive
 from ..rank import Row
+from ..text import log_outside
 from . import identity, session_files
 from .identity import device_uuid
 from .rank_frames import MOST_STEPS, Frame, Machine, packed
@@ -89,9 +90,9 @@ class HostSampler:
                 self._readers = _readers()
             sampler, gpus = self._readers
             values = {name: round(max(0.0, value), 2) for name, value in (sampler.read() | gpus.read()).items()}
-        except Exception:  # whatever it is: the rank's steps are sent without it
+        except Exception:  # noqa: BLE001 - whatever it is: the rank's steps are sent without it
             self._failed = True
-            log.info("the load of this machine is not sent to the kernel", exc_info=True)
+            log_outside(log, "the load of this machine is not sent to the kernel", level=logging.INFO)
             return None
         self._last = now
         return Machine(sampler.cores, gpus.names, gpus.uuids, values)
@@ -184,8 +185,8 @@ class RankClient:
                     self._send(socket, "it has finished")
             finally:
                 context.destroy(linger=int(1000 * _GOODBYE_S))
-        except Exception:  # whatever it is, the training goes on without it
-            log.info("the steps of this rank are no longer sent to the kernel", exc_info=True)
+        except Exception:  # noqa: BLE001 - whatever it is, the training goes on without it
+            log_outside(log, "the steps of this rank are no longer sent to the kernel", level=logging.INFO)
 
     def _connect(self, socket: zmq.Socket[bytes]) -> None:
         import zmq

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn, cast
 
+from ..field_checks import fields, flag, many, matching, maybe, number, row, table, text, whole
 from ..rank import Row
-from ..text import printable
 
 STEP = struct.Struct("<dIII6fB")
 """One step, as `steps.measured_step.Step` has it: end (s of the rank's monotonic clock), counts, durations, flags."""
@@ -102,9 +101,6 @@ class Frame(NamedTuple):
 # JSON's `true` is no number, NaN and infinity are none, and nothing is nested deeper than the table. Fields that the
 # table does not name are dropped: another version's ranks may have more.
 
-Check = Callable[[Any], Any]
-"""Returns the value as it is kept; a ValueError says what it is not."""
-
 MOST_STEPS = 1000  # in a frame; of more, the newest are sent
 MOST_CORES = 2048  # of a machine, and
 MOST_GPUS = 64  # GPUs, that a frame may have
@@ -118,110 +114,6 @@ MOST_RANKS = 10**7  # that a job may say it has
 SECONDS = 1e12  # of a clock
 LONGEST_S = 1e7  # of a step
 _LEAST_S = -0.1  # of a part of a step: times of the GPU are rounded
-
-
-def number(least: float, most: float) -> Check:
-    def check(value: Any) -> float:
-        if type(value) not in (int, float) or not least <= value <= most:  # NaN is in no range
-            raise ValueError(f"is no number from {least:g} to {most:g}")
-        return float(value)
-
-    return check
-
-
-def whole(least: int = 0, most: int = 1 << 40) -> Check:
-    def check(value: Any) -> int:
-        if type(value) is not int or not least <= value <= most:
-            raise ValueError(f"is no whole number from {least} to {most}")
-        return value
-
-    return check
-
-
-def text(most: int) -> Check:
-    """Return a check for text of at most so many letters, which makes its control characters visible."""
-
-    def check(value: Any) -> str:
-        if type(value) is not str or len(value) > most:
-            raise ValueError(f"is no text of at most {most} letters")
-        return printable(value)
-
-    return check
-
-
-def flag(value: Any) -> bool:
-    if type(value) is not bool:
-        raise ValueError("is neither true nor false")
-    return value
-
-
-def maybe(check: Check) -> Check:
-    """Return what `check` takes, or null."""
-    return lambda value: None if value is None else check(value)
-
-
-def many(check: Check, most: int) -> Check:
-    """Return a check for a list of at most so many."""
-
-    def checked(value: Any) -> list[Any]:
-        if type(value) is not list or len(value) > most:
-            raise ValueError(f"is no list of at most {most}")
-        return [check(entry) for entry in value]
-
-    return checked
-
-
-def row(*checks: Check) -> Check:
-    """Return a check for a list of exactly these."""
-
-    def checked(value: Any) -> tuple[Any, ...]:
-        if type(value) is not list or len(value) != len(checks):
-            raise ValueError(f"is no list of {len(checks)}")
-        return tuple(check(entry) for check, entry in zip(checks, value, strict=True))
-
-    return checked
-
-
-def table(key: Check, value: Check, most: int) -> Check:
-    """Return a check for a JSON object of at most so many keys of one kind."""
-
-    def checked(found: Any) -> dict[Any, Any]:
-        if type(found) is not dict or len(found) > most:
-            raise ValueError(f"is no object of at most {most} fields")
-        return {key(name): value(entry) for name, entry in found.items()}
-
-    return checked
-
-
-def fields(checks: Mapping[str, Check], **missing: Any) -> Check:
-    """Return a check for a JSON object with these fields; `missing` has the values of those that may be left out."""
-
-    def checked(found: Any) -> dict[str, Any]:
-        if type(found) is not dict:
-            raise ValueError("is no object")
-        kept: dict[str, Any] = {}
-        for name, check in checks.items():
-            try:
-                kept[name] = missing[name] if name in missing and name not in found else check(found[name])
-            except KeyError:
-                raise ValueError(f"{name} is missing") from None
-            except ValueError as error:
-                raise ValueError(f"{name} {error}" if str(error).startswith("is ") else f"{name}: {error}") from None
-        return kept
-
-    return checked
-
-
-def matching(pattern: str, most: int, kept: Callable[[str], Any] = str) -> Check:
-    """Return a check for text of this form."""
-    form, check = re.compile(pattern, re.ASCII), text(most)
-
-    def checked(value: Any) -> Any:
-        if form.fullmatch(check(value)) is None:
-            raise ValueError(f"has a name that is none: {value!r:.60}")
-        return kept(value)
-
-    return checked
 
 
 _IDENTITY = fields({

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..rank import Rank, Row
-from ..text import line
+from ..text import line, log_failed
 from . import rank_client, session_files, terminal_requests
 from .gateway_client import GatewayClient
 from .hosts import Hosts
@@ -230,8 +230,9 @@ class RankServer:
         while not self._ending.is_set():
             try:
                 self._serve()
-            except Exception as error:  # whatever it is: the ranks are heard again, and the status says so
-                log.warning("hearing the ranks failed, and goes on", exc_info=True)
+            except Exception as error:  # noqa: BLE001 - whatever it is: the ranks are heard again, and the status says so
+                if not self.restarts:
+                    log_failed(log, "hearing the ranks failed, and goes on; this is logged once")
                 self._failed(f"{type(error).__name__}: {error}")
                 if isinstance(error, zmq.ZMQError) and self._listener is not None:
                     self._listener.close()

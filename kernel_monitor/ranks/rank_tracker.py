@@ -23,7 +23,7 @@ from ..rank import Rank, Row
 from ..sample.gpu.nvml import index_of
 from ..store import StepTable, Store
 from ..store.schema import ranks_series
-from ..text import line
+from ..text import line, log_failed
 from .rank_server import RankServer
 from .session_files import KEYS, VARIABLE, JoinError, SessionFiles, read
 
@@ -264,7 +264,7 @@ class RankTracker:
 
     def _failed(self, error: Exception) -> None:
         if not self._failures:
-            log.warning("the ranks' charts failed; this is logged once", exc_info=error)
+            log_failed(log, "the ranks' charts failed; this is logged once")
         self._failures += 1
         self._failure = line(f"{type(error).__name__}: {error}")
 

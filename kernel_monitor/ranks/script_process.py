@@ -7,7 +7,6 @@ session of its own, which is recorded, and which its child processes join. Worke
 from __future__ import annotations
 
 import importlib
-import logging
 import os
 import sys
 from collections.abc import Callable
@@ -17,8 +16,6 @@ from typing import Any
 
 RECORDINGS = "KERNEL_MONITOR_RUN"
 """The environment variable with a folder, in which each process that records writes the path of its recording."""
-
-log = logging.getLogger(__name__)
 
 
 def begin() -> None:
@@ -56,12 +53,13 @@ def _begin_child() -> None:
 def _measure() -> None:
     """Measure the loaders of this process in the session that it joins, or else in one of its own."""
     from ..steps import attached
+    from ..steps.attached_loader import import_loaders
     from .session_files import VARIABLE
 
     importlib.import_module("torch.utils.data")
     folder = os.environ.get(RECORDINGS)
     if VARIABLE in os.environ:
-        attached.attach(_import_loaders)
+        attached.attach(import_loaders)
     elif folder is not None:
         _record(Path(folder))
 
@@ -74,11 +72,3 @@ def _record(folder: Path) -> None:
     path = monitor.recording["path"]
     if path is not None:
         (folder / str(os.getpid())).write_text(path, encoding="utf-8")
-
-
-def _import_loaders() -> None:
-    """Import the engines, which a click needs, when the first iteration begins."""
-    try:
-        importlib.import_module("kernel_monitor.loaders")
-    except Exception:  # such as torchvision and torch of versions that do not match; the loop goes on
-        log.warning("DataLoaders are measured, but cannot be switched", exc_info=True)

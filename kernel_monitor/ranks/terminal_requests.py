@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import MonitorError
+from ..field_checks import fields, flag, maybe, text, whole
 from ..text import line, printable_in
-from .rank_frames import NAME, fields, flag, maybe, parsed, text, whole
+from .rank_frames import NAME, parsed
 
 if TYPE_CHECKING:
     from ..protocol.states import LoaderState

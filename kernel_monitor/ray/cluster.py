@@ -12,6 +12,7 @@ import sys
 from typing import Any
 
 from ..errors import MonitorError
+from ..text import quoted
 
 NAME = "ray"  # of the engine
 VARIABLE = "RAY_ADDRESS"
@@ -41,14 +42,16 @@ class Chosen:
 
 def checked(address: Any) -> str:
     """An address as it may be configured: `auto` or `host:port`; MonitorError if it is none."""
-    if isinstance(address, str):
+    if isinstance(address, str) and len(address) <= 300:  # a host's name has 253 letters at most
         text = address.strip()
         host, separator, port = text.rpartition(":")
         if text.startswith("ray://"):
             raise MonitorError(CLIENT)
         if text == "auto" or (separator and host and port.isdigit()):
             return text
-    raise MonitorError(f"ray={address!r}: give auto, or host:port of the cluster's head, or an empty text for none.")
+    raise MonitorError(
+        f"ray={quoted(address)}: give auto, or host:port of the cluster's head, or an empty text for none."
+    )
 
 
 def installed() -> bool:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import MonitorError
+from ..text import quoted
 from . import cluster
 from .cluster import NAME, Chosen, checked
 from .nodes import sentence
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["NAME", "settings", "spec"]
 
 
-def settings(address: str | None, send_files: bool | str | None) -> Callable[[], None]:
+def settings(address: Any, send_files: Any) -> Callable[[], None]:
     """Check settings for the loaders of this process, and return the function that puts them in force.
 
     Args:
@@ -26,9 +27,9 @@ def settings(address: str | None, send_files: bool | str | None) -> Callable[[],
     Raises:
         MonitorError: a value is not accepted.
     """
-    if send_files not in (None, True, False, "auto"):
-        raise MonitorError(f"send_files is True, False or auto, not {send_files!r}.")
-    joined = None if address in (None, "") else checked(address)
+    if not isinstance(send_files, bool | str | None) or send_files not in (None, True, False, "auto"):
+        raise MonitorError(f"send_files is True, False or auto, not {quoted(send_files)}.")
+    joined = None if address is None or (isinstance(address, str) and not address) else checked(address)
 
     def put_in_force() -> None:
         if address is not None:

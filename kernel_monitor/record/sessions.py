@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from kernel_monitor.errors import SessionError
+from kernel_monitor.text import line, quoted
 
 from .format import SUFFIX, is_live, size_of
 from .session_facts import Access, OtherFormat, limit_resources, read_hello, read_meta, time_range
@@ -101,7 +102,7 @@ def find(path: str | os.PathLike[str] | None) -> Path:
             return place
         is_folder = place.is_dir()
     except (OSError, RuntimeError, ValueError) as error:
-        raise SessionError(f"{str(path)[:200]!r} is no name of a file: {error}.") from error
+        raise SessionError(f"{quoted(path)} is no name of a file: {getattr(error, 'strerror', error)}.") from error
     if is_folder:
         return _newest(place)
     beginning = os.fspath(path)
@@ -111,12 +112,14 @@ def find(path: str | os.PathLike[str] | None) -> Path:
         if beginning and (session.id.startswith(beginning) or session.path.name.startswith(beginning))
     ]
     if len(fitting) > 1:
-        raise SessionError(f"Several sessions begin with {beginning!r}: {', '.join(file.name for file in fitting)}.")
+        raise SessionError(
+            f"Several sessions begin with {quoted(beginning)}: {line(', '.join(file.name for file in fitting), 180)}."
+        )
     if not fitting:
         searched = " and ".join(map(str, session_folders())) or str(default_folder())
         raise SessionError(
-            f"There is no session {beginning!r}: no file has that name, and no session in {searched} has a name or id "
-            "that begins with it."
+            f"There is no session {quoted(beginning)}: no file has that name, and no session in {searched} has a name "
+            "or id that begins with it."
         )
     return fitting[0]
 

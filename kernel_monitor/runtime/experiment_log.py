@@ -32,7 +32,7 @@ from ..analysis.switch_comparison import SwitchComparison
 from ..errors import SessionError
 from ..store import Rows, Store
 from ..store.schema import Schema
-from ..text import cause, line
+from ..text import cause, line, quoted
 
 PERIOD_S = 5.0  # between two writes
 PREFIX = "kernel_monitor"  # first part of every key
@@ -65,12 +65,12 @@ def targets(wanted: Any) -> tuple[str, ...]:
     """
     words = [wanted] if isinstance(wanted, str) else wanted
     if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
-        raise SessionError(f"log_to is {_choices()}, a list of these, or an empty text for none, not {wanted!r}.")
+        raise SessionError(f"log_to is {_choices()}, a list of these, or an empty text for none, not {quoted(wanted)}.")
     found: dict[str, str] = {}
     for word in filter(None, words):
         client, colon, folder = word.partition(":")
         if client not in CLIENTS or (colon and not (folder and client == "tensorboard")):
-            raise SessionError(f"log_to is {_choices()}, or tensorboard:FOLDER, not {word!r}.")
+            raise SessionError(f"log_to is {_choices()}, or tensorboard:FOLDER, not {quoted(word)}.")
         if client in found:
             raise SessionError(f"log_to names {client} twice.")
         if client not in sys.modules and not _installed(client):
@@ -82,8 +82,8 @@ def targets(wanted: Any) -> tuple[str, ...]:
             folder = folder or f"runs/kernel_monitor-{time.strftime('%Y%m%d-%H%M%S')}"
             try:
                 folder = str(Path(folder).expanduser().absolute())
-            except RuntimeError as error:  # ~ of a user who does not exist
-                raise SessionError(f"{folder!r} cannot be a folder for TensorBoard: {error}.") from None
+            except (OSError, RuntimeError) as error:  # no working directory; ~ of a user who does not exist
+                raise SessionError(f"{quoted(folder)} cannot be a folder for TensorBoard: {error}.") from None
         found[client] = f"{client}:{folder}" if folder else client
     return tuple(found.values())
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from ..errors import MonitorError
-from ..text import line
+from ..text import line, quoted
 
 if TYPE_CHECKING:
     from ..loaders import AnyLoader, Backend, Switch
@@ -157,8 +157,8 @@ class LoaderCommands:
 def _chosen(live: Sequence[Found], loader: str | None) -> Found:
     chosen = [found for found in live if loader is None or line(loader) in (found.id, found.name)]
     if len(chosen) != 1:
-        names = ", ".join(found.name for found in live)
+        names = line(", ".join(found.name for found in live), 120)
         several = "Several are live: name one, as in --loader NAME or loader=NAME"
-        problem = several if loader is None else f"No single loader is called {loader!r}"
+        problem = several if loader is None else f"No single loader is called {quoted(loader)}"
         raise MonitorError(f"{problem}. The loaders are: {names}.")
     return chosen[0]

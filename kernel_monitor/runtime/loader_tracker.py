@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import logging
 import math
 import sys
 import threading
@@ -13,7 +11,7 @@ from operator import sub
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from ..steps import attached, slow_samples, watched_loader
-from ..steps.attached_loader import AttachedLoader
+from ..steps.attached_loader import AttachedLoader, import_loaders
 from ..steps.measured_step import PHASES, Step
 from ..steps.step_meter import Meter, Totals
 from ..store import Store
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
     from ..protocol.states import EpochCounts, LoaderState, ReportedState
     from ..steps.watched_loader import EpochLog, Source
 
-log = logging.getLogger(__name__)
 
 KEPT_ENDED = 4  # ended loaders still shown: one made in a function ends with it, but its curves are the session's
 _KEPT_EPOCHS = 100  # finished epochs whose counts are kept for the report, per loader
@@ -79,7 +76,7 @@ class LoaderTracker:
         """Begin or end to measure every DataLoader that this process iterates; it begins once torch is imported."""
         self._attaching = wanted
         if wanted:
-            attached.attach(_import_loaders)
+            attached.attach(import_loaders)
         else:
             attached.detach()
 
@@ -126,7 +123,7 @@ class LoaderTracker:
     def refresh(self) -> list[LoaderState]:
         """Register new and ended loaders and finished epochs; returns `states`."""
         if self._attaching:
-            attached.attach(_import_loaders)  # once torch is imported
+            attached.attach(import_loaders)  # once torch is imported
         module = _loaders_module()
         if module is not None and not self._listening:
             self._listening = True
@@ -272,14 +269,6 @@ def _between(old: Totals | None, new: Totals, window: float) -> dict[str, float]
         phases["other"] = max(0.0, part.phased_step_s - part.phased_wait_s - sum(phases.values()))
         found |= {phase: 1e3 * seconds / part.phased for phase, seconds in phases.items()}
     return {name: value for name, value in found.items() if not math.isnan(value)}
-
-
-def _import_loaders() -> None:
-    """Import the engines, which a click needs, before workers are forked: a fork during an import might deadlock."""
-    try:
-        importlib.import_module("kernel_monitor.loaders")
-    except Exception:  # such as torchvision and torch of versions that do not match; the loop goes on
-        log.warning("DataLoaders are measured, but cannot be switched", exc_info=True)
 
 
 def _loaders_module() -> ModuleType | None:

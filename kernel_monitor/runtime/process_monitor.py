@@ -21,7 +21,7 @@ from ..steps import phase_times
 from ..store import Snapshot, Store
 from ..stream.hub import Hub, SidebarRequest
 from ..stream.widget_pages import WidgetPages
-from ..text import checked_text, printable
+from ..text import checked_text, printable, quoted
 from .current_verdict import under_way
 from .experiment_log import ExperimentLog, Source
 from .export import Exporter, lines
@@ -172,10 +172,10 @@ class Monitor:
             MonitorError: `ranks` is given, and the package `ranks` is not installed.
         """
         if http is not None and not isinstance(http, bool):
-            raise SessionError(f"http is True or False, not {http!r}.")
+            raise SessionError(f"http is True or False, not {quoted(http)}.")
         with self._lock:
             put_in_force = _ray_settings(ray, send_files)
-            if ranks and plugin("ranks") is None:
+            if isinstance(ranks, str) and ranks and plugin("ranks") is None:
                 raise missing("ranks")
             before = self._settings
             after = before.changed(

@@ -19,7 +19,7 @@ from ..node_sources import Node, node_series
 from ..privacy import T, own_name, private_in, pseudonymous, without_secrets_in
 from ..rank import Rank, job_series, jobs_of, rank_series
 from ..record import sessions
-from ..text import printable
+from ..text import log_failed, printable
 
 if TYPE_CHECKING:
     from ..loaders import AnyLoader
@@ -300,8 +300,8 @@ def left_behind() -> dict[str, str] | None:
         if found is None:
             return None
         sessions.mark_told(found)
-    except Exception:  # this session must start whatever the folder contains
-        LOG.exception("the recordings of earlier sessions cannot be listed")
+    except Exception:  # noqa: BLE001 - this session must start whatever the folder contains
+        log_failed(LOG, "Earlier recordings cannot be listed; %s=FOLDER names another folder", sessions.OVERRIDE)
         return None
     began, lasted = sessions.moment_text(found.started), sessions.span_text(found.seconds)
     message = (

@@ -19,6 +19,7 @@ from weakref import WeakSet
 
 from ..errors import MonitorError
 from ..os_process import child_creation_flags, child_environment, start_of, widen_pipe
+from ..text import log_failed
 from . import pipes
 from .clock import SessionClock
 from .pipes import Outbox
@@ -161,8 +162,8 @@ class SamplerClient:
             began = time.monotonic()
             try:
                 reason = self._run_once()
-            except Exception as error:  # the monitor must not harm the kernel: it logs, reports and tries again
-                LOG.exception("the sampler could not be started or read")
+            except Exception as error:  # noqa: BLE001 - the monitor must not harm the kernel: it logs, reports and tries again
+                self._log_once(error, "The sampler could not be started or read, and is tried again")
                 reason = f"{type(error).__name__}: {error}"
             if self._stopping.is_set():
                 return
@@ -217,11 +218,14 @@ class SamplerClient:
     def _call(self, name: str, *arguments: Any) -> None:
         try:
             self._callbacks[name](*arguments)
-        except Exception as error:  # a failing callback must not end the reading
-            kind = (name, type(error).__name__)
-            if kind not in self._logged:
-                self._logged.add(kind)
-                LOG.exception("%s of the sampler failed; this is logged once, and the sampling goes on", name)
+        except Exception as error:  # noqa: BLE001 - a failing callback must not end the reading
+            self._log_once(error, f"{name} of the sampler failed, and the sampling goes on")
+
+    def _log_once(self, error: Exception, what: str) -> None:
+        kind = (what, type(error).__name__)
+        if kind not in self._logged:
+            self._logged.add(kind)
+            log_failed(LOG, f"{what}; this is logged once")
 
     # -- A forked child ---------------------------------------------------------------------------------------------
 
@@ -303,11 +307,14 @@ def spawn(interval: float, clock: SessionClock, session: str, record: Path | Non
     """Start a sampler with pipes for stdin, stdout and stderr, in a session of its own.
 
     Raises:
-        MonitorError: this interpreter does not know its own path.
+        MonitorError: this interpreter does not know its own path, or /proc is hidden.
         OSError: the process cannot be started.
     """
     if not sys.executable:
         raise MonitorError("the sampler cannot be started: sys.executable does not name this Python")
+    began = start_of(os.getpid())
+    if began is None:
+        raise MonitorError("/proc does not show this process: mount it where this program runs")
     command = [
         sys.executable,
         "-P",  # the notebook's folder may contain a psutil.py of its own
@@ -318,7 +325,7 @@ def spawn(interval: float, clock: SessionClock, session: str, record: Path | Non
         f"--origin={clock.origin!r}",
         f"--session={session}",
         f"--parent={os.getpid()}",
-        f"--parent-start={start_of(os.getpid())!r}",
+        f"--parent-start={began!r}",
     ]
     environment = child_environment()
     environment.pop(pipes.RECORD, None)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import logging
 import random
 import sys
 import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ..text import log_outside
 from . import loader_kinds
 from .slow_samples import SampleTimes
 from .watched_loader import Epoch, Source
@@ -155,3 +158,14 @@ def _states() -> list[tuple[Callable[[Any], object], Any]]:
     if numpy is not None:
         states.append((numpy.set_state, numpy.get_state()))
     return states
+
+
+def import_loaders() -> None:
+    """Import the engines, which a click needs, before workers are forked: a fork during an import might deadlock."""
+    try:
+        importlib.import_module("kernel_monitor.loaders")
+    except Exception:  # noqa: BLE001 - such as torchvision and torch of versions that do not match; the loop goes on
+        log_outside(
+            logging.getLogger(__name__),
+            "DataLoaders are measured, but cannot be switched until this package is repaired",
+        )

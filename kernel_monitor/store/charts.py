@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Literal
 
+from ..text import quoted
 from .schema import PHASE_SERIES, LoaderInfo
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def chart_ids(wanted: Iterable[str] | None = None) -> tuple[str, ...]:
         elif word in ("all", "default"):
             chosen.update(CHART_IDS if word == "all" else DEFAULT_CHARTS)
         else:
-            raise ValueError(f"there is no chart {word!r}; the charts are {', '.join(CHART_IDS)}")
+            raise ValueError(f"there is no chart {quoted(word)}; the charts are {', '.join(CHART_IDS)}")
     return tuple(chart for chart in CHART_IDS if chart in chosen)
 
 

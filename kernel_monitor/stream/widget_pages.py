@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..protocol.message_types import NOTICE, PROTOCOL, REPLY, REQUEST
+from ..text import log_failed
 from .http_requests import Handle, HttpRequests, Reply
 from .hub import FRAMES, Hub
 from .jupyter import has_user
@@ -83,9 +84,9 @@ class WidgetPage:
         message["content"] = content
         try:
             self._send(message, buffers or None)
-        except Exception:
+        except Exception:  # noqa: BLE001 - see below
             # On the sampler's reader thread, or in a cell: neither may end because one page is gone.
-            log.warning("a dashboard is sent nothing more", exc_info=True)
+            log_failed(log, "a dashboard is sent nothing more")
             self._pages.remove(self)
 
     def open(self, now: float, version: int, since: int) -> None:

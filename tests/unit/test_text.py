@@ -6,6 +6,7 @@ import os
 import sys
 import unicodedata
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given as for_all
@@ -16,10 +17,20 @@ from kernel_monitor.errors import MonitorError, SessionError
 from kernel_monitor.runtime import Monitor
 from kernel_monitor.runtime.settings import Settings
 from kernel_monitor.steps.watched_loader import live, step
-from kernel_monitor.text import NAME_LETTERS, checked_text, line, printable, printable_in
+from kernel_monitor.text import NAME_LETTERS, checked_text, line, printable, printable_in, quoted
 
 BIDI = [*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C]
 HALF = "loss \ud800 0.3"
+
+
+def test_a_quoted_value_is_short_and_never_an_error() -> None:
+    assert (quoted("a\nb"), quoted(2.5), quoted(None), quoted(["a", 1])) == ("'a\\nb'", "2.5", "None", "['a', 1]")
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    for value in ("x" * 10_000, "\ud800" * 50, b"x" * 10_000, dict.fromkeys(range(5000), "x" * 90), deep, 10**5000):
+        assert 0 < len(quoted(value)) <= NAME_LETTERS
+        quoted(value).encode()
 
 
 def test_every_control_and_bidirectional_character_and_surrogate_is_escaped() -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import queue
+import re
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from hypothesis import strategies as st
 
 from kernel_monitor.control import SLOW, Control
 from kernel_monitor.errors import MonitorError
+from kernel_monitor.field_checks import fields
 from kernel_monitor.protocol.message_types import PROTOCOL, REPLY, REQUEST
 from kernel_monitor.runtime import Monitor
 from kernel_monitor.stream import hub as wire
@@ -37,13 +40,44 @@ DEEP = _nested(sys.getrecursionlimit() + 100)
 DEEPEST = _nested(200_000)  # Python goes no deeper: until 3.13 as its limit says, then as its stack allows
 
 HOSTILE: list[Any] = [
-    None, True, 0, -1, 1 << 80, 1e308, float("nan"), "", "x" * 100_000, "half \ud800", "\udcff", "\x00",
-    "\x1b[2J\u202e", "__class__", "../../etc/passwd", [], {}, {"a": {"b": []}}, ["\ud800"], DEEP,
+    None, True, 0, -1, 1 << 70, 10**400, 1e300, -1e300, float("nan"), float("inf"), "", "x" * 10_000, "half \ud800",
+    "\udcff", "\x00", "\x1b[2J\u202e", "__class__", "../../etc/passwd", "+1" * 2000, "1" + " " * 4000 + "z" * 9, [], {},
+    {"a": {"b": []}}, dict.fromkeys(map(str, range(5000))), ["\ud800"], ["x" * 10_000] * 5000, _nested(1000), DEEP,
 ]  # fmt: skip
-FIELDS = (
-    "client", "loader", "backend", "label", "since", "steps", "seconds", "confirmed", "cancel", "workers", "interval",
-    "history", "charts", "price", "path", "recorded", "touch", "page",
-)  # fmt: skip
+LOADER = "odd"
+SETTINGS = {
+    "interval": 0.05, "history": 60, "charts": ["cpu"], "record": False, "price": "2 €", "unfolded": ["node-1"]
+}  # fmt: skip
+VALID: dict[str, dict[str, Any]] = {
+    "hello": {},
+    "subscribe": {"client": "page", "touch": True},
+    "glance": {"client": "page", "touch": True},
+    "unsubscribe": {"client": "page"},
+    "sidebar": {"page": "page"},
+    "history": {"since": 3},
+    "switch": {"loader": LOADER, "backend": "torchvision", "confirmed": True},
+    "decline": {"loader": LOADER},
+    "set": {"loader": LOADER, "workers": 0, "prefetch": 2, "threads": 1},
+    "diagnose": {"loader": "nobody's", "seconds": 8, "confirmed": False, "cancel": False},
+    "tune": {"loader": "nobody's", "seconds": 60.0, "cancel": False, "undo": False},
+    "mark": {"label": "a mark"},
+    "start": SETTINGS,
+    "configure": SETTINGS,
+    "open": {"path": "nowhere"},
+    "code": {"loader": "nobody's"},
+    "profile": {"loader": "nobody's", "steps": 1},
+    **{command: {} for command in ("stop", "document", "bokehjs", "export", "sessions", "verdict")},
+}
+"""Every command with all of its arguments."""
+UNKNOWN = ("unknown", "y" * 10_000, "\ud800")
+FIELDS = tuple(sorted({"recorded", *(name for args in VALID.values() for name in args)}))
+
+
+def _family(kind: type[Exception]) -> set[str]:
+    return {kind.__name__}.union(*map(_family, kind.__subclasses__()))
+
+
+LONGEST_ERROR = 300  # characters
 
 
 class Answered:
@@ -70,6 +104,15 @@ class Answered:
             assert 0 < len(reply["message"]) <= wire.MAX_ERROR
         return reply
 
+    def ours(self) -> dict[str, Any]:
+        """The reply, of which an error is one of this package, in a short sentence that quotes little."""
+        reply = self.one()
+        if reply["status"] == "error":
+            assert reply["error"] in _family(MonitorError), reply
+            assert len(reply["message"]) <= LONGEST_ERROR, reply
+            assert not any(len(run[0]) > 80 for run in re.finditer(r"(.)\1+", reply["message"])), reply
+        return reply
+
 
 @pytest.fixture(scope="module")
 def monitor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Monitor]:
@@ -84,22 +127,46 @@ def request(command: Any, args: Any, protocol: Any = PROTOCOL) -> dict[str, Any]
     return {"protocol": protocol, "command": command, "args": args}
 
 
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A working directory for folders of any name, also for those above it."""
+    place = tmp_path / "a" / "b" / "c"
+    place.mkdir(parents=True)
+    monkeypatch.chdir(place)
+
+
+@pytest.fixture
+def loader() -> Iterator[Any]:
+    """A loader that requests can be about, and that nobody iterates."""
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    from kernel_monitor import switchable
+
+    made = switchable(DataLoader(TensorDataset(torch.zeros(4, 1))), name=LOADER)
+    yield made
+    made.release()
+
+
+@pytest.mark.usefixtures("loader", "place")
 def test_hostile_requests_are_answered(monitor: Monitor) -> None:
     control = Control(monitor)
-    # These take no arguments, and long.
-    commands = sorted({*control._quick, *control._slow} - {"document", "bokehjs", "export", "stop"})
+    assert VALID.keys() == {*control._quick, *control._slow}
     count = 0
     for value in HOSTILE:
         for content in (value, request(value, {}), request("hello", value), request("subscribe", {}, value)):
-            Answered(control, content).one()
-            count += 1
-        for command in commands:
-            for args in (dict.fromkeys(FIELDS, value), *({field: value} for field in FIELDS)):
-                Answered(control, request(command, args)).one()
+            Answered(control, content).ours()
+        for command, valid in VALID.items():
+            for field in (*valid, "recorded", *UNKNOWN):
+                Answered(control, request(command, {**valid, field: value})).ours()
                 count += 1
-    assert count > 5000
+            Answered(control, request(command, dict.fromkeys(FIELDS, value))).ours()
+    assert count > 2000
+    for command, valid in VALID.items():
+        for left_out in valid:
+            Answered(control, request(command, {field: valid[field] for field in valid if field != left_out})).ours()
     for command in ("subscribe", "history", "glance"):
-        assert Answered(control, request(command, {"client": "page"})).one()["status"] == "ok", command
+        assert Answered(control, request(command, VALID[command])).one()["status"] == "ok", command
 
 
 # -- arbitrary requests ------------------------------------------------------------------------------------------------
@@ -175,7 +242,7 @@ def test_arbitrary_requests_are_answered_in_bounded_time_and_run_nothing(monitor
             began = time.monotonic()
             asked = Answered(control, content)
             assert time.monotonic() - began < QUICK_S
-            counts[asked.one()["status"]] += 1
+            counts[asked.ours()["status"]] += 1
             page.receive(content)
             assert sent.empty()  # it is no message of a widget
             page.receive({"type": REQUEST, "id": "7", "content": content})
@@ -218,6 +285,11 @@ RAISED = [
 ]
 
 
+def add(control: Control, kind: str, command: str, work: Any) -> None:
+    """Add a command without arguments."""
+    getattr(control, kind)[command], control._fields[command] = work, fields({})
+
+
 @pytest.mark.parametrize("kind", ["_quick", "_slow"])
 @pytest.mark.parametrize("raised", RAISED, ids=lambda one: type(one).__name__.encode("ascii", "replace").decode())
 def test_a_handler_that_raises_is_answered(monitor: Monitor, kind: str, raised: BaseException) -> None:
@@ -226,7 +298,7 @@ def test_a_handler_that_raises_is_answered(monitor: Monitor, kind: str, raised: 
     def fail(_args: Any) -> Any:
         raise raised
 
-    getattr(control, kind)["fail"] = fail
+    add(control, kind, "fail", fail)
     reply = Answered(control, request("fail", {})).one()
     assert reply["status"] == "error"
     assert not {"\u202e", "\x1b", "\ud800"} & {*reply["error"], *reply["message"]}
@@ -238,7 +310,7 @@ def test_an_interrupt_is_answered_and_goes_on(monitor: Monitor) -> None:
     def fail(_args: Any) -> Any:
         raise KeyboardInterrupt
 
-    control._quick["fail"] = fail
+    add(control, "_quick", "fail", fail)
     replies: list[dict[str, Any]] = []
     with pytest.raises(KeyboardInterrupt):
         control.handle(request("fail", {}), lambda content, _buffers: replies.append(dict(content)))
@@ -249,7 +321,7 @@ def test_an_interrupt_is_answered_and_goes_on(monitor: Monitor) -> None:
 @pytest.mark.parametrize("answer", [object(), {1, 2}, b"bytes", DEEPEST], ids=["object", "set", "bytes", "deep"])
 def test_an_answer_that_cannot_be_encoded_is_an_error(monitor: Monitor, kind: str, answer: Any) -> None:
     control = Control(monitor)
-    getattr(control, kind)["odd"] = lambda _args: ({"status": "ok", "answer": answer}, [])
+    add(control, kind, "odd", lambda _args: ({"status": "ok", "answer": answer}, []))
     reply = Answered(control, request("odd", {})).one()
     assert reply["status"] == "error"
     assert reply["message"].startswith("The answer cannot be sent: ")
@@ -257,7 +329,8 @@ def test_an_answer_that_cannot_be_encoded_is_an_error(monitor: Monitor, kind: st
 
 def test_text_that_cannot_be_encoded_is_escaped_and_numbers_of_numpy_stay(monitor: Monitor) -> None:
     control = Control(monitor)
-    control._quick["odd"] = lambda _args: ({"status": "ok", "path": "caf\udce9.jpg", "number": np.int64(3)}, [])
+    answer = {"status": "ok", "path": "caf\udce9.jpg", "number": np.int64(3)}
+    add(control, "_quick", "odd", lambda _args: (answer, []))
     reply = Answered(control, request("odd", {})).one()
     assert (reply["path"], reply["number"]) == ("caf\\xe9.jpg", 3)
 

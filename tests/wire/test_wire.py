@@ -315,11 +315,12 @@ def test_knobs_are_set_and_answered_with_the_state(tmp_path: Path) -> None:
     ("args", "says"),
     [
         ({}, "Say what to set"),
-        ({"workers": 1.5}, "set: workers is a whole number."),
-        ({"workers": True}, "set: workers is a whole number."),
-        ({"threads": None}, "set: threads is a whole number."),
-        ({"colour": 3}, "there is no 'colour'"),
-        ({"workers": -1}, "workers=-1"),
+        ({"workers": 1.5}, "set: workers is no whole number from 0 to 256."),
+        ({"workers": True}, "set: workers is no whole number from 0 to 256."),
+        ({"threads": None}, "set: threads is no whole number from 0 to 256."),
+        ({"colour": 3}, "set: there is no 'colour'; there are loader, workers, prefetch, threads."),
+        ({"workers": -1}, "set: workers is no whole number from 0 to 256."),
+        ({"prefetch": 0}, "set(prefetch=0): give a whole number from 1 to 256."),
     ],
 )
 def test_what_cannot_be_set_is_refused_by_name(tmp_path: Path, args: dict[str, Any], says: str) -> None:
@@ -340,7 +341,7 @@ def test_synthetic_is_not_switched_to_before_somebody_said_yes(tmp_path: Path) -
         assert reply["status"] == "error"
         assert question in reply["message"]
     reply, _ = ask(monitor, request("switch", loader=loader.id, backend="synthetic", confirmed="yes"))
-    assert "confirmed is true or false" in reply["message"]
+    assert reply["message"] == "switch: confirmed is neither true nor false."
     assert (loader.state()["wanted"], loader.backend) == (None, "torchvision")
     reply, _ = ask(monitor, request("switch", loader=loader.id, backend="synthetic", confirmed=True))
     assert reply["loader"]["wanted"] == "synthetic"

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from torch.utils.data import ConcatDataset, Subset
 from torchvision.datasets.folder import pil_loader
 
-from ...text import cause
+from ...text import cause, log_outside
 from ..attributes import attributes
 from ..plan import shown_key
 from ..random_streams import Streams
@@ -198,8 +198,8 @@ class FileSource:
             if self.forms is not None:
                 return found._replace(forms=self.forms, obstacle=self.obstacle)
             found = found._replace(chains=tuple(self.chains))
-        except Exception as error:  # whatever the user's own classes raise
-            log.info("the transforms cannot be examined", exc_info=True)
+        except Exception as error:  # noqa: BLE001 - whatever the user's own classes raise
+            log_outside(log, "the transforms cannot be examined", level=logging.INFO)
             found = found._replace(failure=cause(error))
         return found._replace(obstacle=self.obstacle)
 
@@ -312,7 +312,7 @@ class FileSource:
     def _failed(self, error: Exception) -> None:
         """Record that examining the data set raised: other engines give the reason, `torchvision` delivers as torch."""
         if self.failure is None:
-            log.info("%s cannot be examined", self._name, exc_info=error)
+            log_outside(log, "%s cannot be examined", self._name, level=logging.INFO)
             self.failure = cause(error)
 
     @property

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
+from ...text import log_outside
 from ..attributes import attributes
 from .hugging_face import is_hugging_face
 
@@ -271,8 +272,8 @@ def snapshot(dataset: Any) -> Any:
     """Return a copy of a data set in its present state; the data set itself if its own classes prevent a copy."""
     try:
         return copied(dataset)
-    except Exception:  # the user's own classes may raise anything: plain torch makes no copy, and the loop must go on
-        log.info("%s cannot be copied, so its changes are seen at once", type(dataset).__name__, exc_info=True)
+    except Exception:  # noqa: BLE001 - the user's own classes may raise anything: plain torch makes no copy, and the loop must go on
+        log_outside(log, "%s cannot be copied: changes are seen at once", type(dataset).__name__, level=logging.INFO)
         return dataset
 
 

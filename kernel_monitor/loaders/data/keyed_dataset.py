@@ -20,7 +20,7 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data import default_collate, get_worker_info
 
 from ...errors import MonitorError, SampleError
-from ...text import printable
+from ...text import log_outside, printable
 from ..plan import Skipped, Slot, is_plain, shown_key
 from ..random_streams import COLLATE, SAMPLE, TARGET, ApartFromTransforms, Streams
 from ..transforms.inject import Injected
@@ -432,8 +432,8 @@ class KeyedDataset:
             self._draws = self._asks_user or any(
                 target is not None or Injected(transform).unknown for transform, target in self.source.all_transforms
             )
-        except Exception:  # the user's own classes may raise: they count as drawing, and the loop raises it again
-            log.info("%s cannot be examined", type(self.source.dataset).__name__, exc_info=True)
+        except Exception:  # noqa: BLE001 - the user's own classes may raise: they count as drawing, and the loop raises it again
+            log_outside(log, "%s cannot be examined", type(self.source.dataset).__name__, level=logging.INFO)
 
 
 class KeyedCollate:

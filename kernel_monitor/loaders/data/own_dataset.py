@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ...text import cause
+from ...text import cause, log_outside
 from ..attributes import attributes
 from ..plan import shown_key
 from ..random_streams import Streams
@@ -314,8 +314,8 @@ class OwnDataset:
                 self.by_rows = batches_are_rows(copied(self.dataset), asked)
                 if not self.by_rows:
                     self.learnt, self.forms, self.refusal = None, None, BATCHES
-        except Exception as error:  # the user's own classes may do anything; the loop meets it again
-            log.info("%s cannot be examined", type(self.dataset).__name__, exc_info=True)
+        except Exception as error:  # noqa: BLE001 - the user's own classes may do anything; the loop meets it again
+            log_outside(log, "%s cannot be examined", type(self.dataset).__name__, level=logging.INFO)
             self.learnt, self.refusal = None, unexamined(cause(error))
 
     def _learn(self, earlier: OwnDataset | None, keys: Sequence[Any] | None) -> None:

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from torchvision.datasets.vision import StandardTransform
 
-from ...text import cause
+from ...text import cause, log_outside
 from ..attributes import attributes, global_names
 from ..transforms.chain import COMPOSES, held
 from ..transforms.translate import find
@@ -63,8 +63,8 @@ class View:
             hugging_face = is_hugging_face(type(dataset))
             self._home = "__main__" if hugging_face else type(dataset).__module__.partition(".")[0]
             self.dataset = self._replaced(dataset, _DEEPEST)
-        except Exception as error:  # the user's classes may raise anything
-            log.info("%s cannot be examined", type(dataset).__name__, exc_info=True)
+        except Exception as error:  # noqa: BLE001 - the user's classes may raise anything
+            log_outside(log, "%s cannot be examined", type(dataset).__name__, level=logging.INFO)
             self.failure = cause(error)
             self.dataset, self.points, self.shared, self._read = dataset, [], [], []
 

@@ -15,6 +15,7 @@ from ..._version import DALI_PACKAGES
 from ...errors import BackendUnavailable
 from ...os_process import usable_cores
 from ...plugins import plugin
+from ...text import quoted
 from ..data.calls import CACHED
 from ..transforms import recorded
 from ..transforms.colour import Jitter
@@ -119,6 +120,8 @@ def _dali_missing() -> str | None:
         return (
             "DALI is not installed; pip install 'kernel-monitor[dali]', or 'kernel-monitor[dali-cuda13]' for CUDA 13."
         )
+    if sys.flags.optimize > 1 and "nvidia.dali" not in sys.modules:  # its modules add to their own docstrings
+        return "DALI cannot be imported where Python leaves docstrings out: start it without -OO (or PYTHONOPTIMIZE=2)."
     return _dali_too_old()
 
 
@@ -334,7 +337,7 @@ def resolve(name: str, backends: dict[str, Backend]) -> str:
     usable = ", ".join(known for known, backend in backends.items() if backend.available)
     if meant not in backends:
         known = ", ".join(backends)
-        raise BackendUnavailable(f"There is no backend {name!r}. There are: {known}; usable here: {usable}.")
+        raise BackendUnavailable(f"There is no backend {quoted(name)}. There are: {known}; usable here: {usable}.")
     backend = backends[meant]
     if not backend.available:
         raise BackendUnavailable(f"{meant} cannot be used: {backend.reason} Usable here: {usable}.")

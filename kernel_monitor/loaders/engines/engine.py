@@ -14,8 +14,10 @@ import torch
 from torch.utils.data import DataLoader
 
 from ...errors import MonitorError
+from ...field_checks import MOST_OF_A_KNOB
 from ...node_sources import RayNode
 from ...os_process import usable_cores
+from ...text import quoted
 from ..data.file_source import Examined
 from ..data.keyed_dataset import KeyedDataset
 from ..plan import Fallback, Skipped, Slot
@@ -251,8 +253,6 @@ class Spec:
 
 # ---- The knobs of a loader: how many workers, batches in flight and threads.
 
-MOST = 256  # of anything: a slip of the finger must not start ten thousand processes
-
 
 class Knobs(NamedTuple):
     """The resources that a loader may use."""
@@ -274,7 +274,7 @@ def checked(workers: Any, prefetch: Any, threads: Any) -> dict[str, int]:
             number = operator.index(value)
         except TypeError:
             number = None
-        if number is None or type(value) is bool or not least <= number <= MOST:
-            raise MonitorError(f"set({name}={value!r}): give a whole number from {least} to {MOST}.")
+        if number is None or type(value) is bool or not least <= number <= MOST_OF_A_KNOB:
+            raise MonitorError(f"set({name}={quoted(value)}): give a whole number from {least} to {MOST_OF_A_KNOB}.")
         found[name] = number
     return found

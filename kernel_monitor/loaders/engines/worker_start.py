@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader
 
 from ...steps import attached, watched_loader
 from ...steps.attached_loader import AttachedLoader
+from ...text import log_outside
 from ..data.keyed_dataset import KeyedDataset
 from . import fork_server, process_end
 from .fork_server import NoWorkers
@@ -62,7 +63,7 @@ def before_dali() -> None:
         with fork_lock:
             fork_server.start(unpicklable(sent))
     except OSError:  # no memory, or too many processes
-        log.warning("the fork server cannot be made; workers cannot be started anew once DALI runs", exc_info=True)
+        log_outside(log, "The fork server cannot be made: workers cannot be started anew once DALI runs")
 
 
 def ready_for_dali() -> bool:

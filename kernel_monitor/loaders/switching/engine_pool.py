@@ -22,6 +22,7 @@ from typing import Any
 from ...errors import Refused
 from ...node_sources import RayNode
 from ...protocol.states import CalibrationState, RemoteLimits
+from ...text import cause, log_failed, log_outside
 from ..calibration import Calibration, calibrate
 from ..engines.backends import RAY, SPECS, THREADS, Backend, availability
 from ..engines.engine import Delivery, Engine, GivenSettings, Knobs, Setting, rest_in_workers, translated
@@ -216,9 +217,9 @@ class EngineRun:
         try:
             while len(self._computed) < len(self.in_flight) and not engine.broken:
                 self._computed.append(self.pooled.call_inside(engine.receive))
-        except Exception:  # the engine's, not of the iteration that wants it: it starts anew, as it is broken
+        except Exception:  # noqa: BLE001 - the engine's, not of the iteration that wants it: it starts anew, as it is broken
             # This run's own iteration finds its batches missing, gives them back and takes them again.
-            log.exception("%s failed while it was handed to another iteration; starting it anew", engine.name)
+            log_failed(log, "%s failed while it was handed to another iteration; starting it anew", engine.name)
         finally:  # after an interrupt too
             self.revoked = self.revoked or len(self._computed) < len(self.in_flight)
 
@@ -426,7 +427,7 @@ class EnginePool:
             self._engines[TORCHVISION] = PooledEngine(inline, failed.setting)
             self._without_workers = True
         failed.release()
-        log.warning("torchvision goes on without workers", exc_info=error)
+        log.warning("torchvision goes on without workers (%s)", cause(error))
         self._state.last(f"torchvision computes in the process of the training, without workers: {error}.")
 
     def try_workers(self) -> None:
@@ -554,9 +555,9 @@ def _prepared(slow: list[PooledEngine]) -> Exception | None:
     for pooled in slow:
         try:
             pooled.prepare()
-        except Exception as error:  # whatever the engine's packages or the user's data set raise: the old engines go on
+        except Exception as error:  # noqa: BLE001 - whatever the engine's packages or the user's data set raise: the old engines go on
             if threading.main_thread().is_alive():  # else the program ends, and nobody waits for an engine
-                log.warning("%s cannot be started anew", pooled.engine.name, exc_info=True)
+                log_outside(log, "%s cannot be started anew; the old one goes on", pooled.engine.name)
             return error
     return None
 

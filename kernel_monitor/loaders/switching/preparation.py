@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ...text import log_outside
 from ..engines import worker_start
 from ..engines.backends import RAY
 from ..engines.fork_server import NoWorkers
@@ -138,8 +139,8 @@ class Preparation:
                 pooled = self._pool[click.target]
                 pooled.prepare()
             self._state.ready(click)
-        except Exception as error:  # whatever the engine's packages raise: the outgoing engine goes on
-            log.warning("%s cannot be used", click.target, exc_info=True)
+        except Exception as error:  # noqa: BLE001 - whatever the engine's packages raise: the outgoing engine goes on
+            log_outside(log, "%s cannot be used; the engine in use goes on", click.target)
             self._state.failed(click, error)
 
     def _prepare_in_background(self, click: Click) -> None:

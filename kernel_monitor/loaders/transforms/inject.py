@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 from torchvision import tv_tensors
 
-from ...text import cause
+from ...text import cause, log_outside
 from .chain import APPLY, CHOICE, gates_of
 from .operation import Cursor, Gate, Injection, Seeded
 from .params import UInt64s, uniforms
@@ -43,8 +43,8 @@ class Injected:
         self._injections: list[Injection] = []
         try:
             self._chain = [self._copy(link) for link in (links(transform) if taken_apart is None else taken_apart)]
-        except Exception as error:  # the user's own classes may raise anything
-            log.info("%s cannot be examined", type(transform).__name__, exc_info=True)
+        except Exception as error:  # noqa: BLE001 - the user's own classes may raise anything
+            log_outside(log, "%s cannot be examined", type(transform).__name__, level=logging.INFO)
             self.failure = cause(error)
             self._injections = [Seeded(0, transform, self._cursor)]
             self._chain = [*self._injections]

@@ -18,7 +18,7 @@ from torchvision.transforms import v2
 from torchvision.transforms._presets import ImageClassification
 
 from ...errors import TransformNotTranslatable
-from ...text import cause
+from ...text import cause, log_outside
 from . import albumentations, colour, geometry
 from .chain import (
     APPLY,
@@ -397,8 +397,8 @@ def examine(transform: Any, kind: str) -> Translation:
         return replace(found, program=_program(found.links or [], kind))
     except TransformNotTranslatable as error:
         return replace(found, refusal=str(error))
-    except Exception as error:  # whatever the user's own classes raise
-        log.info("the transform cannot be examined", exc_info=True)
+    except Exception as error:  # noqa: BLE001 - whatever the user's own classes raise
+        log_outside(log, "the transform cannot be examined", level=logging.INFO)
         return replace(found, failure=cause(error))
 
 

@@ -40,10 +40,11 @@ def _begin() -> None:
         from kernel_monitor.ranks.script_process import begin
 
         begin()
-    except Exception:  # whatever it is, the script goes on without it
+    except Exception as error:  # whatever it is, the script goes on without it
         import logging
 
-        logging.getLogger("kernel_monitor").info("this process is not measured", exc_info=True)
+        logging.getLogger("kernel_monitor").info("this process is not measured (%r)", error)
+        logging.getLogger("kernel_monitor").debug("The traceback of that:", exc_info=True)
 
 
 def _import_users_sitecustomize() -> None:

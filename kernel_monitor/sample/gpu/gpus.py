@@ -6,13 +6,14 @@ After a GPU is lost or a driver reloaded, NVML is started again.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from ...text import log_outside
 from ..probe import NAN
 from . import nvml
 from .gauges import Gpm, MigTable, ProcessMemory, ProcessUtilisation, bus_queries, load_queries, slow_queries
@@ -344,7 +345,7 @@ class Gpus:
                 self._fail(str(error))
             except Exception as error:  # noqa: BLE001 - a broken driver may raise anything; host metrics go on
                 if self._failure is None or not self._opened.is_set():
-                    traceback.print_exc()
+                    log_outside(logging.getLogger(__name__), "GPUs are not measured")
                 self._fail(f"{type(error).__name__}: {error}")
             else:
                 pause = self._serve(session, pause)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -14,6 +14,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from ...text import log_outside
 from ..probe import NAN
 
 # ---- NVML's GPUs, and the base class of queries.
@@ -102,7 +103,7 @@ class Query:
         except Exception as error:  # noqa: BLE001 - a broken driver may raise anything; the other queries go on
             if not self._reported:
                 self._reported = True
-                traceback.print_exc()
+                log_outside(logging.getLogger(__name__), "part of a GPU is not measured")
             words = f"{type(error).__name__}: {error}"
         return (words,) * len(self.parts)
 

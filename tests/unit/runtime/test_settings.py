@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from kernel_monitor.errors import SessionError
@@ -107,15 +109,15 @@ def test_charts_of_what_is_measured_later_come_by_themselves_unless_somebody_cho
         ({"interval": True}, "The interval is a number of seconds, not True."),
         ({"interval": "1"}, "The interval is a number of seconds, not '1'."),
         ({"history": 10}, "The history is 10 s; it must lie between 60 and 3600 s."),
-        ({"history": 1e9}, "The history is 1e+09 s"),
+        ({"history": 1e9}, "The history is 1000000000.0 s; it must lie between 60 and 3600 s."),
         ({"charts": ["cpu", "weather"]}, "'weather'"),
         ({"charts": 3}, "The charts are a list of ids, or all, or default, not 3."),
         ({"charts": []}, "Name at least one chart."),
         ({"record": 3}, "record is true, false, or a folder for the recordings, not 3."),
-        ({"price": -1}, "The price of an hour is -1; it must be 0 or more."),
-        ({"price": "-1 €"}, "The price of an hour is -1; it must be 0 or more."),
-        ({"price": float("nan")}, "The price of an hour is nan; it must be 0 or more."),
-        ({"price": float("inf")}, "The price of an hour is inf; it must be 0 or more."),
+        ({"price": -1}, "The price of an hour is -1; it must lie between 0 and 1e+12."),
+        ({"price": "-1 €"}, "The price of an hour is -1.0; it must lie between 0 and 1e+12."),
+        ({"price": float("nan")}, "The price of an hour is nan; it must lie between 0 and 1e+12."),
+        ({"price": float("inf")}, "The price of an hour is inf; it must lie between 0 and 1e+12."),
         ({"price": True}, "The price of an hour is a number, perhaps with a currency, not True: 2.50, 2.50 €, $2.50;"),
         ({"price": "cheap"}, "not 'cheap'"),
         ({"price": "$2.50 €"}, "not '$2.50 €'"),
@@ -132,6 +134,52 @@ def test_what_cannot_be_set_is_refused_in_a_sentence_and_changes_nothing(given: 
         monitor.configure(**{"interval": 5, **given})
     assert says in str(refused.value)
     assert monitor.settings == before
+
+
+class Odd:
+    """An object whose own code raises, as anybody's may."""
+
+    def _fail(self, *_: Any) -> Any:
+        raise ValueError("of somebody else")
+
+    __repr__ = __eq__ = __bool__ = __len__ = __iter__ = __float__ = __fspath__ = _fail
+    __hash__ = object.__hash__
+
+
+def _nested(times: int) -> Any:
+    value: Any = []
+    for _ in range(times):
+        value = [value]
+    return value
+
+
+ODD: list[Any] = [
+    True, -1, 1 << 70, 10**400, -(10**400), 10**5000, 1e300, -1e300, float("nan"), float("inf"), "", "x" * 10_000,
+    "half \ud800", "\x00", "~nobody/there", "+1" * 2000, "1" + " " * 4000 + "z" * 9, "tcp://" + "x" * 10_000 + ":1",
+    "x" * 10_000 + ":1", "tensorboard:" + "x\x00" * 3000, b"cpu", {1, 2}, [], {}, ["x" * 10_000] * 5000,
+    ["node-1"] * 5000, dict.fromkeys(range(5000)), _nested(1000), _nested(100_000), np.zeros(3), np.float32(1), Odd(),
+    [Odd()], object,
+]  # fmt: skip
+
+
+def test_odd_values_are_taken_or_refused_in_a_short_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monitor = Monitor()
+    sentences = []
+    for name in inspect.signature(Monitor.configure).parameters.keys() - {"self"}:
+        for value in ODD:
+            try:
+                monitor.configure(**{name: value})
+            except SessionError as error:
+                sentences.append(str(error))
+    monitor.configure(http=False, ray="", send_files="auto", log_to="")
+    assert len(sentences) > 300
+    assert [words for words in sentences if not 20 < len(words) <= 300 or "x" * 81 in words] == []
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(SessionError, match="'here' cannot be a folder for the recordings"):
+        monitor.configure(record="here")
 
 
 def test_a_monitor_that_does_not_run_takes_settings_for_later() -> None:
