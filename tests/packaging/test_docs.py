@@ -163,3 +163,16 @@ def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_
         assert re.findall(r"<link[^>]* href=\"(?:https?:)?//[^>]*>", html) == []
     styles = "".join(path.read_text(encoding="utf-8") for path in tmp_path.rglob("*.css"))
     assert re.findall(r"(?:@import|url\()\s*[\"']?(?:https?:)?//[^)]*", styles) == []
+
+
+@pytest.mark.parametrize(
+    ("page", "heading"), [("docs/faults.md", None), ("docs/one-plan.md", "What is guaranteed"), ("SECURITY.md", None)]
+)
+def test_each_promise_names_its_test(page: str, heading: str | None) -> None:
+    """A promise is a point that begins with what it is about, in bold."""
+    text = (ROOT / page).read_text("utf-8")
+    if heading is not None:
+        text = text.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    promises = [line for line in text.splitlines() if line.startswith("- **")]
+    assert len(promises) > 5
+    assert [promise[:80] for promise in promises if "`tests/" not in promise] == []
