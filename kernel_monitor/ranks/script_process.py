@@ -7,6 +7,7 @@ session of its own, which is recorded, and which its child processes join. Worke
 from __future__ import annotations
 
 import importlib
+import json
 import logging
 import os
 import sys
@@ -14,6 +15,9 @@ from collections.abc import Callable
 from multiprocessing import context, process, util
 from pathlib import Path
 from typing import Any
+
+from .. import own_files
+from ..text import cause
 
 RECORDINGS = "KERNEL_MONITOR_RUN"
 """The environment variable with a folder, in which each process that records writes the path of its recording."""
@@ -54,26 +58,36 @@ def _begin_child() -> None:
 
 
 def _measure() -> None:
-    """Measure the loaders of this process in the session that it joins, or else in one of its own."""
-    from ..steps import attached
+    """Measure the loaders of this process in the session that it joins, or else in one of its own.
+
+    Of the latter, the path of the recording and a message go to a file in the folder of `kernel-monitor run`.
+    """
     from .session_files import VARIABLE
 
-    importlib.import_module("torch.utils.data")
-    folder = os.environ.get(RECORDINGS)
-    if VARIABLE in os.environ:
-        attached.attach(_import_loaders)
-    elif folder is not None:
-        _record(Path(folder))
+    folder = None if VARIABLE in os.environ else os.environ.get(RECORDINGS)
+    outcome: tuple[str | None, str] | None = None
+    try:
+        from ..steps import attached
+
+        importlib.import_module("torch.utils.data")
+        if VARIABLE in os.environ:
+            attached.attach(_import_loaders)
+        elif folder is not None:
+            outcome = recorded()
+    except Exception as error:
+        outcome = None, cause(error)
+        raise
+    finally:
+        if folder is not None and outcome is not None:
+            own_files.write(Path(folder, str(os.getpid())), json.dumps(outcome).encode())
 
 
-def _record(folder: Path) -> None:
-    """Start a session of this process, and write the path of its recording to a file in the folder."""
+def recorded() -> tuple[str | None, str]:
+    """Start a session of this process; return the path of its recording, or None, and a message for people."""
     from ..runtime import monitor
 
     monitor.start()
-    path = monitor.recording["path"]
-    if path is not None:
-        (folder / str(os.getpid())).write_text(path, encoding="utf-8")
+    return monitor.recording["path"], monitor.recording["message"]
 
 
 def _import_loaders() -> None:

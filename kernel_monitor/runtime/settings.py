@@ -6,10 +6,10 @@ import math
 import os
 import re
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from ..errors import SessionError
+from ..own_files import NoPlace, expanded
 from ..protocol.states import SettingsState
 from ..store.charts import CHART_IDS, chart_ids, default_charts
 from ..text import printable
@@ -174,10 +174,12 @@ def _record(wanted: Any) -> dict[str, Any]:
     if not isinstance(wanted, str | os.PathLike):
         raise SessionError(f"record is true, false, or a folder for the recordings, not {wanted!r}.")
     try:
-        folder = Path(os.fsdecode(wanted)).expanduser().absolute()
+        folder = expanded(os.fsdecode(wanted))
         if b"\0" in os.fsencode(folder):
             raise ValueError("it has a null character in it")
-    except (ValueError, RuntimeError) as error:  # UnicodeError is a ValueError
+    except NoPlace as error:
+        raise SessionError(f"There is no folder for the recordings: {error}") from None
+    except ValueError as error:  # UnicodeError is one
         raise SessionError(f"{wanted!r} cannot be a folder for the recordings: {error}.") from None
     return {"record": True, "record_to": str(folder)}
 

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ... import own_files
 from ...cache import prune, read_checked, user_cache, write_checked
 from ...errors import MonitorError
 
@@ -308,7 +309,7 @@ def _expanded(pattern: str) -> list[str]:
     pattern = pattern.removeprefix("file:")
     if pattern.startswith("pipe:") or re.match(r"[a-z][a-z0-9+.-]+://", pattern):
         raise MonitorError(f"TarShards reads files, and {pattern} is none: copy or mount the shards.")
-    pattern = os.path.abspath(os.path.expanduser(pattern))  # noqa: PTH100, PTH111 - of strings
+    pattern = os.path.normpath(own_files.expanded(pattern))
     if os.path.exists(pattern):  # noqa: PTH110 - also a name with brackets in it
         return [pattern]
     found: list[str] = []
