@@ -22,9 +22,10 @@ def user_cache(name: str) -> Path:
     Of an account without a home it is in temporary space; without that, too, it is a path that cannot be written.
     """
     chosen = os.environ.get(FOLDER)
-    for find in (lambda: own_files.expanded(chosen) if chosen else own_files.user_folder("cache"), own_files.spare):
-        with suppress(OSError):
-            return find() / name
+    with suppress(own_files.NoPlace):
+        return (own_files.expanded(chosen) if chosen else own_files.user_folder("cache")) / name
+    with suppress(own_files.NoPlace):
+        return own_files.spare() / name
     return Path(name)
 
 

@@ -16,13 +16,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from .errors import MonitorError
 
 SMALL = 64 << 10  # bytes of what sessions write for other processes
 _MOST_NAMES = 200_000  # names of a shared folder that are looked at, which takes 0.1 s
 _MOST_COUNTED = 1000
+_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _HAS_OWNERS = hasattr(os, "getuid")  # else Windows, where the places below are the user's own
 _FLAGS = os.O_RDONLY
 for _flag in ("O_BINARY", "O_NOCTTY", "O_NOFOLLOW", "O_NONBLOCK"):
@@ -59,19 +60,15 @@ def read(path: Path, limit: int = SMALL) -> bytes:
 
 def write(path: Path, content: bytes) -> None:
     """Write such a file as a whole or not at all; OSError if that fails, NotOwn if its folder is not this user's."""
-    with _opened(path.parent) as folder:
-        at = None if folder < 0 else folder
-        part, name = (str(path.with_name(f".{secrets.token_hex(8)}.part")), str(path))
-        if at is not None:
-            part, name = os.path.basename(part), path.name  # noqa: PTH119 - relative to the descriptor
-        number = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600, dir_fd=at)
+    with _opened(path.parent):
+        part = path.with_name(f".{secrets.token_hex(8)}.part")
+        number = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
         try:
             with os.fdopen(number, "wb") as file:
                 file.write(content)
-            os.replace(part, name, src_dir_fd=at, dst_dir_fd=at)
+            part.replace(path)
         except BaseException:  # raised again: a full disk, an interrupt
-            with suppress(OSError):
-                os.unlink(part, dir_fd=at)
+            part.unlink(missing_ok=True)
             raise
 
 
@@ -81,24 +78,23 @@ def folders(place: Path, prefix: str) -> list[Path]:
 
 
 def files(folder: Path, suffix: str) -> list[Path]:
-    """Return the entries of a folder whose names end with `suffix`, of any kind where only this user may write.
+    """Return the entries of a folder whose names end with `suffix`: all where only this user or root may write.
 
     Of a folder where others may write, only plain files of this user alone; the others are counted.
     """
     try:
-        alone = _wrong(folder.stat(), None) is None
+        facts = folder.stat()
     except OSError:
         return []
+    alone = not _HAS_OWNERS or (facts.st_uid in (0, os.getuid()) and not facts.st_mode & _BY_OTHERS)
     return [path for path, facts in _listed(folder, "", suffix) if alone or _is_accepted(path, facts, sys.maxsize)]
 
 
 def is_own(folder: Path) -> bool:
     """Return whether a folder exists and is this user's alone; another's is counted."""
-    try:
-        with _opened(folder):
-            return True
-    except OSError:
-        return False
+    with suppress(OSError), _opened(folder):
+        return folder.is_dir()
+    return False
 
 
 def make(folder: Path) -> None:
@@ -128,36 +124,27 @@ def _listed(folder: Path, prefix: str, suffix: str) -> Iterator[tuple[Path, os.s
 
 
 @contextmanager
-def _opened(path: Path, limit: int | None = None, folder: int = -1) -> Iterator[int]:
+def _opened(path: Path, limit: int | None = None, folder: int | None = None) -> Iterator[Any]:
     """Yield a descriptor of a folder (`limit` is None), or of a file of at most `limit` bytes in the folder `folder`.
 
-    On Windows, where folders have none, -1.
+    On Windows, where folders have none, None.
     """
-    number = _open(path, limit, folder)
-    try:
-        yield number
-    finally:
-        if number >= 0:
-            os.close(number)
-
-
-def _open(path: Path, limit: int | None, folder: int) -> int:
     if limit is None and not _HAS_OWNERS:
-        if not _is_accepted(path, path.lstat(), None):
-            raise NotOwn(errno.EACCES, _passed_over[str(path)], str(path))
-        return -1
+        yield None
+        return
     flags = _FLAGS if limit is not None else _FLAGS | os.O_DIRECTORY
     try:
-        number = os.open(path, flags) if folder < 0 else os.open(path.name, flags, dir_fd=folder)
+        number = os.open(path if folder is None else path.name, flags, dir_fd=folder)
     except FileNotFoundError:
         raise
     except OSError as error:  # a link, a socket, no permission
         raise _refused(path, f"cannot be opened ({error.strerror})") from None
-    why = _wrong(os.fstat(number), limit)
-    if why is not None:
+    try:
+        if (why := _wrong(os.fstat(number), limit)) is not None:
+            raise _refused(path, why)
+        yield number
+    finally:
         os.close(number)
-        raise _refused(path, why)
-    return number
 
 
 def _is_accepted(path: Path, facts: os.stat_result, limit: int | None) -> bool:
@@ -180,7 +167,7 @@ def _wrong(facts: os.stat_result, limit: int | None) -> str | None:
         return "is no folder" if limit is None else "is no plain file"
     if _HAS_OWNERS and facts.st_uid != os.getuid():
         return "belongs to another user"
-    if _HAS_OWNERS and facts.st_mode & 0o022:
+    if _HAS_OWNERS and facts.st_mode & _BY_OTHERS:
         return "other users may write"
     if limit is not None and facts.st_nlink > 1:  # 0: it was replaced just now
         return "has a second name"
