@@ -168,7 +168,7 @@ def _wrong(facts: os.stat_result, limit: int | None) -> str | None:
     if _HAS_OWNERS and facts.st_uid != os.getuid():
         return "belongs to another user"
     if _HAS_OWNERS and facts.st_mode & _BY_OTHERS:
-        return "other users may write"
+        return "may be written by others"
     if limit is not None and facts.st_nlink > 1:  # 0: it was replaced just now
         return "has a second name"
     return "is too large" if limit is not None and facts.st_size > limit else None

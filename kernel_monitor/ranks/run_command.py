@@ -90,13 +90,15 @@ def _run_recorded_in_process(command: Sequence[str]) -> tuple[int, list[_Outcome
     try:
         temporary = tempfile.TemporaryDirectory(prefix="kernel-monitor-run-", ignore_cleanup_errors=True)
     except OSError as error:
-        return _run(command, {}), [(None, f"nothing was measured, without a temporary folder: {error.strerror}")]
+        why = f"nothing was measured, as no temporary folder can be made ({error.strerror})"
+        return _run(command, {}), [(None, why)]
     with temporary as folder:
         status = _run(command, {RECORDINGS: folder})
-        files = sorted(Path(folder).iterdir(), key=lambda path: path.lstat().st_mtime)
-        with contextlib.suppress(OSError, ValueError):
+        try:
+            files = sorted(Path(folder).iterdir(), key=lambda path: path.lstat().st_mtime)
             return status, [json.loads(own_files.read(path)) for path in files]
-        return status, [(None, f"what the processes wrote to {folder} cannot be read")]
+        except (OSError, ValueError) as error:  # the command has emptied the temporary folder
+            return status, [(None, f"where the session was recorded is not known: {error}")]
 
 
 def _run_recorded_here(command: Sequence[str]) -> tuple[int, list[_Outcome]]:

@@ -20,7 +20,7 @@ from .. import own_files
 from ..text import cause
 
 RECORDINGS = "KERNEL_MONITOR_RUN"
-"""The environment variable with a folder, in which each process that records writes the path of its recording."""
+"""The environment variable with a folder, to which each process that records writes what `recorded` returned."""
 
 log = logging.getLogger(__name__)
 
@@ -58,28 +58,23 @@ def _begin_child() -> None:
 
 
 def _measure() -> None:
-    """Measure the loaders of this process in the session that it joins, or else in one of its own.
-
-    Of the latter, the path of the recording and a message go to a file in the folder of `kernel-monitor run`.
-    """
+    """Measure the loaders of this process in the session that it joins, or else in one of its own."""
     from .session_files import VARIABLE
 
-    folder = None if VARIABLE in os.environ else os.environ.get(RECORDINGS)
-    outcome: tuple[str | None, str] | None = None
-    try:
+    folder = os.environ.get(RECORDINGS)
+    if VARIABLE in os.environ:
         from ..steps import attached
 
         importlib.import_module("torch.utils.data")
-        if VARIABLE in os.environ:
-            attached.attach(_import_loaders)
-        elif folder is not None:
+        attached.attach(_import_loaders)
+    elif folder is not None:
+        try:
+            importlib.import_module("torch.utils.data")
             outcome = recorded()
-    except Exception as error:
-        outcome = None, cause(error)
-        raise
-    finally:
-        if folder is not None and outcome is not None:
-            own_files.write(Path(folder, str(os.getpid())), json.dumps(outcome).encode())
+        except Exception as error:  # such as a package that is missing; the script goes on
+            log.info("this process is not measured", exc_info=True)
+            outcome = None, f"nothing was measured: {cause(error)}"
+        own_files.write(Path(folder, str(os.getpid())), json.dumps(outcome).encode())
 
 
 def recorded() -> tuple[str | None, str]:

@@ -65,7 +65,7 @@ def test_a_folder_that_others_may_write_or_a_link_to_one_is_passed_over(tmp_path
         own_files.read(folder / "name", limit=6)
     folder.chmod(0o777)
     for call in (lambda: own_files.read(folder / "name"), lambda: own_files.write(folder / "name", b"")):
-        with pytest.raises(NotOwn, match="other users may write"):
+        with pytest.raises(NotOwn, match="may be written by others"):
             call()
     assert own_files.files(folder, "me") == [folder / "name"]
     (folder / "name").chmod(0o666)
