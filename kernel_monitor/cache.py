@@ -10,7 +10,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from . import own_files
+from .own_files import NoPlace, expanded, files_in, is_own, make, read, spare, user_folder, write
 
 FOLDER = "KERNEL_MONITOR_CACHE"  # environment variable with the cache folder, instead of the user's
 _LARGEST = 1 << 28  # bytes of a file
@@ -22,10 +22,10 @@ def user_cache(name: str) -> Path:
     Of an account without a home it is in temporary space; without that, too, it is a path that cannot be written.
     """
     chosen = os.environ.get(FOLDER)
-    with suppress(own_files.NoPlace):
-        return (own_files.expanded(chosen) if chosen else own_files.user_folder("cache")) / name
-    with suppress(own_files.NoPlace):
-        return own_files.spare() / name
+    with suppress(NoPlace):
+        return (expanded(chosen) if chosen else user_folder("cache")) / name
+    with suppress(NoPlace):
+        return spare() / name
     return Path(name)
 
 
@@ -33,15 +33,15 @@ def create_folder(folder: Path) -> None:
     """Create the folder, accessible by its owner only; OSError if it cannot be, or is not this user's alone."""
     if not folder.is_absolute():
         raise OSError(f"{folder} is not an absolute path")
-    own_files.make(folder)
-    if not (os.access(folder, os.W_OK) and own_files.is_own(folder)):
+    make(folder)
+    if not (os.access(folder, os.W_OK) and is_own(folder)):
         raise PermissionError(f"{folder} cannot be written to, or is not this user's alone")
 
 
 def read_checked(path: Path) -> bytes | None:
     """Return a file's content; None if the file is missing, damaged, or not this user's alone."""
     try:
-        digest, _, content = own_files.read(path, _LARGEST).partition(b"\n")
+        digest, _, content = read(path, _LARGEST).partition(b"\n")
     except OSError:
         return None
     return content if digest == hashlib.sha256(content).hexdigest().encode() else None
@@ -50,13 +50,13 @@ def read_checked(path: Path) -> bytes | None:
 def write_checked(path: Path, content: bytes) -> None:
     """Write a file with the digest of its content, and the folder if there is none; OSError if that fails."""
     create_folder(path.parent)
-    own_files.write(path, hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
+    write(path, hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
 
 
 def prune(folder: Path, *, files: int | None = None, size: int | None = None) -> None:
     """Delete the oldest files of a folder, until it has no more than so many files, and bytes."""
     found = []
-    for path in own_files.files(folder, ""):
+    for path in files_in(folder, ""):
         with suppress(OSError):  # another process deletes, too
             facts = path.lstat()
             found.append((facts.st_mtime_ns, facts.st_size, path))

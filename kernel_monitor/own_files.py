@@ -77,7 +77,7 @@ def folders(place: Path, prefix: str) -> list[Path]:
     return [path for path, facts in _listed(place, prefix, "") if _is_accepted(path, facts, None)]
 
 
-def files(folder: Path, suffix: str) -> list[Path]:
+def files_in(folder: Path, suffix: str) -> list[Path]:
     """Return the entries of a folder whose names end with `suffix`: all where only this user or root may write.
 
     Of a folder where others may write, only plain files of this user alone; the others are counted.

@@ -13,7 +13,7 @@ from functools import cache, lru_cache
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from . import own_files
+from .own_files import temporary, working_folder
 
 T = TypeVar("T")
 
@@ -177,7 +177,7 @@ def _written(character: str) -> str:
 def _here() -> tuple[str, str]:
     """Return the home and the working folder; empty if there is none."""
     home = os.path.expanduser("~")  # noqa: PTH111, TID251 - unchanged if there is none
-    return home, own_files.working_folder()
+    return home, working_folder()
 
 
 @lru_cache(maxsize=4)
@@ -185,7 +185,7 @@ def _own_folders(home: str, working: str) -> list[tuple[str, str]]:
     """Return the folders of this process with their replacements, longest first, without those at the root."""
     fixed = [sys.prefix, sys.base_prefix, *filter(os.path.isabs, sys.path)]
     with suppress(FileNotFoundError):
-        fixed.append(str(own_files.temporary()))
+        fixed.append(str(temporary()))
     found = dict.fromkeys((working, *fixed), "…") | {home: "~"}
     own = [pair for pair in found.items() if pair[0].count("/") + pair[0].count("\\") > 1]
     return sorted(own, key=lambda pair: -len(pair[0]))

@@ -102,7 +102,7 @@ KINDS: dict[str, Callable[[Path, Targets], object]] = {
     "pipe": lambda path, _: os.mkfifo(path),
     "socket": lambda path, _: _socket(path),
     "folder": lambda path, _: path.mkdir(),
-    "open-folder": lambda path, _: (path.mkdir(), path.chmod(0o777)),
+    "open-folder": lambda path, _: shared(path, 0o777),
     "closed": _mode(0),
     "writable": _mode(0o666),
 }
@@ -129,10 +129,10 @@ def plant(folder: Path, name: str, targets: Targets, user: int, kinds: Iterable[
     return made
 
 
-def shared(folder: Path) -> Path:
+def shared(folder: Path, mode: int = 0o1777) -> Path:
     """A folder that everybody may write, as the temporary one."""
     folder.mkdir()
-    folder.chmod(0o1777)
+    folder.chmod(mode)
     return folder
 
 

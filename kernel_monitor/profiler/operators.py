@@ -128,7 +128,7 @@ def new_trace(recording: str | os.PathLike[str] | None) -> Path:
 
 def prune(folder: Path) -> list[Path]:
     """Delete traces whose recording is gone, and the oldest where there are many; return their paths."""
-    found = [trace for trace in own_files.files(folder, ".json.gz") if _PART in trace.name]
+    found = [trace for trace in own_files.files_in(folder, ".json.gz") if _PART in trace.name]
     traces = sorted(found, key=lambda trace: trace.lstat().st_mtime)
     alone = [trace for trace in traces if not (folder / f"{trace.name.rsplit(_PART, 1)[0]}.kmsession").exists()]
     kept = [trace for trace in traces if trace not in alone]

@@ -43,10 +43,10 @@ def sessions(directory: Path | None = None) -> list[SessionEntry]:
     """Return the sessions in a folder, else in all folders where sessions are kept; the newest first.
 
     Every file with a session's suffix is listed: with `problem` where it is damaged, or no session at all. In a folder
-    where other users may write, only this user's files are (`own_files.files`).
+    where other users may write, only this user's files are (`own_files.files_in`).
     """
     searched = session_folders() if directory is None else [directory]
-    found = [read_entry(path) for folder in searched for path in own_files.files(folder, SUFFIX)]
+    found = [read_entry(path) for folder in searched for path in own_files.files_in(folder, SUFFIX)]
     return sorted(found, key=lambda session: (session.started, session.path.name), reverse=True)
 
 
@@ -233,12 +233,12 @@ def temporary_folder() -> Path:
 def session_folders() -> list[Path]:
     """Return the existing folders in which sessions may be found."""
     found: list[Path] = []
-    with suppress(FileNotFoundError):
-        found += [folder for folder in (default_folder(),) if folder.is_dir()]
-    with suppress(FileNotFoundError):
+    with suppress(own_files.NoPlace):
+        found.append(default_folder())
+    with suppress(own_files.NoPlace):
         spare = temporary_folder()
         found += [spare] if own_files.is_own(spare.parent) and own_files.is_own(spare) else []
-    return list(dict.fromkeys(found))
+    return [folder for folder in dict.fromkeys(found) if folder.is_dir()]
 
 
 def new_file(place: SessionFolder | Path, session: str, origin: float) -> Path:

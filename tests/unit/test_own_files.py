@@ -67,11 +67,11 @@ def test_a_folder_that_others_may_write_or_a_link_to_one_is_passed_over(tmp_path
     for call in (lambda: own_files.read(folder / "name"), lambda: own_files.write(folder / "name", b"")):
         with pytest.raises(NotOwn, match="may be written by others"):
             call()
-    assert own_files.files(folder, "me") == [folder / "name"]
+    assert own_files.files_in(folder, "me") == [folder / "name"]
     (folder / "name").chmod(0o666)
-    assert own_files.files(folder, "me") == []
+    assert own_files.files_in(folder, "me") == []
     folder.chmod(0o755)
-    assert own_files.files(folder, "me") == [folder / "name"]  # nobody else can have put it there
+    assert own_files.files_in(folder, "me") == [folder / "name"]  # nobody else can have put it there
     with pytest.raises(FileNotFoundError):
         own_files.read(folder / "other")
 
@@ -142,7 +142,7 @@ def test_whatever_fails_at_the_start_leaves_no_exception_in_the_script(
     monkeypatch.undo()
     monkeypatch.setattr(session_files.SessionFiles, "__init__", fail)  # only ranks cannot join
     monitor.start(record=False)
-    assert monitor.running
+    assert monitor.live_session.client is not None
     monitor.stop()
 
 

@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ... import own_files
 from ...cache import prune, read_checked, user_cache, write_checked
 from ...errors import MonitorError
+from ...own_files import expanded as expanded_path
 
 KEPT = 4 << 30  # bytes of indexes that are kept on disk
 _FORMAT = 1
@@ -309,7 +309,7 @@ def _expanded(pattern: str) -> list[str]:
     pattern = pattern.removeprefix("file:")
     if pattern.startswith("pipe:") or re.match(r"[a-z][a-z0-9+.-]+://", pattern):
         raise MonitorError(f"TarShards reads files, and {pattern} is none: copy or mount the shards.")
-    pattern = os.path.normpath(own_files.expanded(pattern))
+    pattern = os.path.normpath(expanded_path(pattern))
     if os.path.exists(pattern):  # noqa: PTH110 - also a name with brackets in it
         return [pattern]
     found: list[str] = []
