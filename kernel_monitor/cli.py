@@ -184,10 +184,11 @@ def _sessions(options: argparse.Namespace) -> int:
         if len(options.copy) > 2:
             raise MonitorError("--copy takes one session and one destination (see kernel-monitor sessions --help)")
         from .output import check, error_words
+        from .own_files import expanded
         from .record.reader import open_session
 
         session = open_session(options.copy[0])
-        target = Path(options.copy[1] if len(options.copy) == 2 else ".").expanduser()
+        target = expanded(options.copy[1] if len(options.copy) == 2 else ".")
         if target.is_dir():
             target /= Path(session.path).name
         if target.exists() or target.is_symlink():

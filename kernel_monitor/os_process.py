@@ -64,7 +64,8 @@ def usable_cores() -> int:
 def child_environment() -> dict[str, str]:
     """Return this process's environment, completed so that a child process imports this same package."""
     root = str(Path(__file__).resolve().parents[1])
-    installed = {str(Path(folder).resolve()) for folder in (*site.getsitepackages(), site.getusersitepackages())}
+    places = (*site.getsitepackages(), site.getusersitepackages())  # the last one begins with ~ where there is no home
+    installed = {str(Path(folder).resolve()) for folder in places if Path(folder).is_absolute()}
     if root in installed:
         return dict(os.environ)
     paths = os.environ.get("PYTHONPATH")

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .errors import MonitorError
+from .own_files import NoPlace, expanded
 
 # ---- Recognition of recorded sessions by content: SQLite's file header and the application id in it.
 
@@ -203,7 +204,7 @@ def _find(path: str | os.PathLike[str]) -> Target:
         raise MonitorError("A file without a name cannot be written: name one, such as run.html.")
     named = Path(name)
     try:
-        named = here = named.expanduser().absolute()
+        named = here = expanded(named)
         for _ in range(_MAX_LINKS):
             number = descriptor(here)
             if number is not None:
@@ -217,9 +218,11 @@ def _find(path: str | os.PathLike[str]) -> Target:
             return Target(named, here, here.stat())
         except FileNotFoundError:
             return Target(named, here, None)
+    except NoPlace as error:
+        raise MonitorError(f"Cannot write {named}: {error}") from error
     except OSError as error:
         raise MonitorError(f"Cannot write {named}: {error_words(error, named)}.") from error
-    except (RuntimeError, ValueError) as error:  # an unknown user's home, a name with a zero byte
+    except ValueError as error:  # a name with a zero byte
         raise MonitorError(f"Cannot write {name!r}: {error}. Name another file.") from error
 
 

@@ -7,11 +7,13 @@ import os
 import platform
 import re
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache, lru_cache
 from typing import Any, TypeVar
 from urllib.parse import quote
+
+from .own_files import temporary, working_folder
 
 T = TypeVar("T")
 
@@ -174,17 +176,16 @@ def _written(character: str) -> str:
 
 def _here() -> tuple[str, str]:
     """Return the home and the working folder; empty if there is none."""
-    home = os.path.expanduser("~")  # noqa: PTH111 - unchanged if there is none
-    try:
-        return home, os.getcwd()  # noqa: PTH109 - a string
-    except OSError:  # it was deleted
-        return home, ""
+    home = os.path.expanduser("~")  # noqa: PTH111, TID251 - unchanged if there is none
+    return home, working_folder()
 
 
 @lru_cache(maxsize=4)
 def _own_folders(home: str, working: str) -> list[tuple[str, str]]:
     """Return the folders of this process with their replacements, longest first, without those at the root."""
-    fixed = (sys.prefix, sys.base_prefix, tempfile.gettempdir(), *filter(os.path.isabs, sys.path))
+    fixed = [sys.prefix, sys.base_prefix, *filter(os.path.isabs, sys.path)]
+    with suppress(FileNotFoundError):
+        fixed.append(str(temporary()))
     found = dict.fromkeys((working, *fixed), "…") | {home: "~"}
     own = [pair for pair in found.items() if pair[0].count("/") + pair[0].count("\\") > 1]
     return sorted(own, key=lambda pair: -len(pair[0]))

@@ -21,6 +21,7 @@ from typing import IO, Any, cast
 from kernel_monitor.errors import MonitorError
 from kernel_monitor.os_process import child_environment, usable_cores
 from kernel_monitor.output import error_words, write
+from kernel_monitor.own_files import expanded
 
 from . import scene
 
@@ -79,7 +80,7 @@ def demo_data(
     recipe = Recipe(images, classes, seed)
     if not os.fspath(directory):
         raise MonitorError("A demo set needs a folder with a name, such as demo-data.")
-    root = Path(directory).expanduser().absolute()
+    root = expanded(directory)
     _make_folder(root)
     try:
         _claim(root, recipe)

@@ -22,7 +22,7 @@ from ..plugins import Command, Later, contributions, missing_command
 from ..recorded import table
 from ..runtime.recorder import words as recording_words
 from ..stream.jupyter import page_of_cell
-from ..text import printable
+from ..text import cause, printable
 from .answers import Answers, Cells, analysis_text, diagnosis_text, html_table, offer_lines, summary_rows, text_table
 
 if TYPE_CHECKING:
@@ -111,6 +111,10 @@ class MonitorMagics(Magics):
             self._run(args)
         except MonitorError as exc:  # without a traceback: the message has cause and remedy
             raise UsageError(printable(f"{type(exc).__name__}: {exc}")) from exc
+        except Exception as error:
+            if args.command not in (None, "start", "sidebar"):
+                raise
+            _say(f"Nothing can be shown here: {cause(error)}. The next cells run as ever; %monitor status has more.")
 
     def _run(self, args: argparse.Namespace) -> None:
         monitor = self._monitor

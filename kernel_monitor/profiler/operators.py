@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from .. import own_files
 from ..errors import MonitorError
 from ..output import write
 
@@ -127,7 +128,8 @@ def new_trace(recording: str | os.PathLike[str] | None) -> Path:
 
 def prune(folder: Path) -> list[Path]:
     """Delete traces whose recording is gone, and the oldest where there are many; return their paths."""
-    traces = sorted(folder.glob(f"*{_PART}*.json.gz"), key=lambda trace: trace.stat().st_mtime)
+    found = [trace for trace in own_files.files_in(folder, ".json.gz") if _PART in trace.name]
+    traces = sorted(found, key=lambda trace: trace.lstat().st_mtime)
     alone = [trace for trace in traces if not (folder / f"{trace.name.rsplit(_PART, 1)[0]}.kmsession").exists()]
     kept = [trace for trace in traces if trace not in alone]
     gone = [*alone, *kept[: max(0, len(kept) - MOST + 1)]]

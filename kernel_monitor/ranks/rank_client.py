@@ -23,7 +23,7 @@ from . import identity, session_files
 from .identity import device_uuid
 from .rank_frames import MOST_STEPS, Frame, Machine, packed
 from .rank_loaders import RankLoaders
-from .session_files import KEYS, VARIABLE, Join, JoinError
+from .session_files import KEYS, VARIABLE, Join
 
 if TYPE_CHECKING:
     import zmq
@@ -332,7 +332,7 @@ def _joined(folder: str) -> RankClient | None:
         import zmq  # noqa: F401
 
         client = RankClient(folder, session_files.read(folder, os.environ.get(KEYS)))
-    except (ImportError, JoinError, RuntimeError) as error:
+    except Exception as error:  # noqa: BLE001 - whatever it is, the loop goes on
         log.info("the session of %s is not joined: %s", VARIABLE, error)
         return None
     atexit.register(client.stop)

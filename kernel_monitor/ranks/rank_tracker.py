@@ -23,7 +23,7 @@ from ..rank import Rank, Row
 from ..sample.gpu.nvml import index_of
 from ..store import StepTable, Store
 from ..store.schema import ranks_series
-from ..text import line, log_failed
+from ..text import cause, line, log_failed
 from .rank_server import RankServer
 from .session_files import KEYS, VARIABLE, JoinError, SessionFiles, read
 
@@ -167,8 +167,8 @@ class RankTracker:
         try:
             self._server = RankServer(address, self._files, index_of)
             self._files, self.reason = self._server.files, None
-        except JoinError as error:
-            self._files, self.reason = None, str(error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the session goes on without ranks
+            self._files, self.reason = None, str(error) if isinstance(error, JoinError) else cause(error)
             if address is not None:
                 self._complain(self.reason)
 

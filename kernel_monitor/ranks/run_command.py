@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import re
 import signal
@@ -17,11 +18,13 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from .. import own_files
 from ..errors import MonitorError
 from . import session_files, terminal_requests
-from .script_process import RECORDINGS
+from .script_process import RECORDINGS, recorded
 from .session_files import KEYS, VARIABLE, JoinError
 
+_Outcome = tuple[str | None, str]  # the path of a recording, or None; a message
 STARTUP = Path(__file__).parent / "startup"
 _PYTHON = re.compile(r"python[\d.]*(\.exe)?")
 _PASSED_ON = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
@@ -50,19 +53,19 @@ def run(options: argparse.Namespace) -> int:
         if options.report is not None:
             raise MonitorError("--report needs a recording, and --join makes none: export the report in the notebook.")
         session_files.read(place, os.environ.get(KEYS))
-        joined = place if place.startswith("tcp:") else os.path.abspath(place)  # noqa: PTH100 - as given
+        joined = place if place.startswith("tcp:") else str(own_files.expanded(place))
         return _run(command, {VARIABLE: joined})
     if options.report is not None:
         from ..output import check
 
         check(options.report)
-    status, recorded = (_run_recorded_in_process if _is_python(command) else _run_recorded_here)(command)
-    for path in recorded:
-        sys.stderr.write(f"recorded: {path}\n")
-    if not recorded:
-        sys.stderr.write("kernel-monitor: nothing was measured: no process of the command has imported torch\n")
-    elif options.report is not None:
-        _report(recorded, options.report)
+    outcomes: list[_Outcome]
+    status, outcomes = (_run_recorded_in_process if _is_python(command) else _run_recorded_here)(command)
+    for path, message in outcomes or [(None, "nothing was measured: no process of the command has imported torch")]:
+        sys.stderr.write((f"recorded: {path}\n" if path else "") + (f"kernel-monitor: {message}\n" if message else ""))
+    paths = [path for path, _ in outcomes if path]
+    if paths and options.report is not None:
+        _report(paths, options.report)
     return status
 
 
@@ -82,26 +85,32 @@ def _is_python(command: Sequence[str]) -> bool:
     return command[0] == sys.executable or _PYTHON.fullmatch(Path(command[0]).name) is not None
 
 
-def _run_recorded_in_process(command: Sequence[str]) -> tuple[int, list[str]]:
-    """Run a Python whose processes record themselves; return its exit status and the paths of the recordings."""
-    with tempfile.TemporaryDirectory(prefix="kernel-monitor-run-") as folder:
+def _run_recorded_in_process(command: Sequence[str]) -> tuple[int, list[_Outcome]]:
+    """Run a Python whose processes record themselves; return its exit status and what became of the recordings."""
+    try:
+        temporary = tempfile.TemporaryDirectory(prefix="kernel-monitor-run-", ignore_cleanup_errors=True)
+    except OSError as error:
+        why = f"nothing was measured, as no temporary folder can be made ({error.strerror})"
+        return _run(command, {}), [(None, why)]
+    with temporary as folder:
         status = _run(command, {RECORDINGS: folder})
-        files = sorted(Path(folder).iterdir(), key=lambda path: path.stat().st_mtime)
-        return status, [path.read_text("utf-8") for path in files]
+        try:
+            files = sorted(Path(folder).iterdir(), key=lambda path: path.lstat().st_mtime)
+            return status, [json.loads(own_files.read(path)) for path in files]
+        except (OSError, ValueError) as error:  # the command has emptied the temporary folder
+            return status, [(None, f"where the session was recorded is not known: {error}")]
 
 
-def _run_recorded_here(command: Sequence[str]) -> tuple[int, list[str]]:
-    """Run a command whose processes join a session of this process; return its exit status and that session's path."""
+def _run_recorded_here(command: Sequence[str]) -> tuple[int, list[_Outcome]]:
+    """Run a command whose processes join a session of this process; return its exit status and that recording."""
     from ..runtime import monitor
 
     terminal_requests.set_title(command)
-    monitor.start()
+    outcome = recorded()
     try:
-        status = _run(command, {})
+        return _run(command, {}), [outcome]
     finally:
         monitor.stop("the command has ended")
-    path = monitor.recording["path"]
-    return status, [] if path is None else [path]
 
 
 def _run(command: Sequence[str], more: Mapping[str, str]) -> int:

@@ -7,6 +7,8 @@ session of its own, which is recorded, and which its child processes join. Worke
 from __future__ import annotations
 
 import importlib
+import json
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -14,8 +16,11 @@ from multiprocessing import context, process, util
 from pathlib import Path
 from typing import Any
 
+from .. import own_files
+from ..text import cause, log_failed
+
 RECORDINGS = "KERNEL_MONITOR_RUN"
-"""The environment variable with a folder, in which each process that records writes the path of its recording."""
+"""The environment variable with a folder, to which each process that records writes what `recorded` returned."""
 
 
 def begin() -> None:
@@ -52,23 +57,28 @@ def _begin_child() -> None:
 
 def _measure() -> None:
     """Measure the loaders of this process in the session that it joins, or else in one of its own."""
-    from ..steps import attached
-    from ..steps.attached_loader import import_loaders
     from .session_files import VARIABLE
 
-    importlib.import_module("torch.utils.data")
     folder = os.environ.get(RECORDINGS)
     if VARIABLE in os.environ:
+        from ..steps import attached
+        from ..steps.attached_loader import import_loaders
+
+        importlib.import_module("torch.utils.data")
         attached.attach(import_loaders)
     elif folder is not None:
-        _record(Path(folder))
+        try:
+            importlib.import_module("torch.utils.data")
+            outcome = recorded()
+        except Exception as error:  # noqa: BLE001 - such as a package that is missing; the script goes on
+            log_failed(logging.getLogger(__name__), "this process is not measured")
+            outcome = None, f"nothing was measured: {cause(error)}"
+        own_files.write(Path(folder, str(os.getpid())), json.dumps(outcome).encode())
 
 
-def _record(folder: Path) -> None:
-    """Start a session of this process, and write the path of its recording to a file in the folder."""
+def recorded() -> tuple[str | None, str]:
+    """Start a session of this process; return the path of its recording, or None, and a message for people."""
     from ..runtime import monitor
 
     monitor.start()
-    path = monitor.recording["path"]
-    if path is not None:
-        (folder / str(os.getpid())).write_text(path, encoding="utf-8")
+    return monitor.recording["path"], monitor.recording["message"]

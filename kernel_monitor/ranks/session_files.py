@@ -9,10 +9,11 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .. import own_files
 from ..errors import MonitorError
 from ..os_process import is_alive, start_of
 
@@ -75,12 +76,7 @@ class SessionFiles:
         atexit.register(self.remove)
 
     def write(self, join: Join) -> None:
-        file = self.folder / FILE
-        # Under another name first: a rank that starts meanwhile finds all of it or nothing.
-        part = file.with_suffix(".part")
-        with open(part, "w", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)) as out:
-            json.dump(asdict(join), out)
-        part.replace(file)
+        own_files.write(self.folder / FILE, json.dumps(asdict(join)).encode())
 
     def remove(self) -> None:
         atexit.unregister(self.remove)
@@ -96,7 +92,7 @@ def read(place: str, keys: str | None = None) -> Join:
         keys: for an address, as `Join.keys`.
 
     Raises:
-        JoinError: it is none, the folder is another user's, or the keys are none.
+        JoinError: it is none, the folder or its file is not this user's alone, or the keys are none.
     """
     if place.startswith("tcp://"):
         found = (keys or "").split(",")
@@ -106,15 +102,13 @@ def read(place: str, keys: str | None = None) -> Join:
         return Join((place,), server, public, secret, host="", pid=0, start=0.0)
     file = Path(place) / FILE
     try:
-        status = file.stat()
-        if hasattr(os, "getuid") and status.st_uid != os.getuid():
-            raise JoinError(f"{file} belongs to another user, so its session is not joined.")
-        data: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        return Join(**{**data, "addresses": tuple(data["addresses"])})
+        data: dict[str, Any] = json.loads(own_files.read(file))
+        join = Join(**{**data, "addresses": tuple(map(str, data["addresses"]))})
+        return replace(join, pid=int(join.pid), start=float(join.start))
     except OSError as error:
         why = error.strerror or error
         raise JoinError(f"{place} has no session to join ({why}). %monitor join names the folder of one.") from None
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise JoinError(f"{file} is not what a session writes ({error}); start the session again.") from None
 
 
@@ -134,8 +128,8 @@ def sessions() -> list[tuple[str, Join]]:
 def _own_folders() -> Iterator[tuple[str, Join]]:
     """Return this user's folders that processes of this machine have made."""
     for place in {*_places()}:
-        for folder in place.glob(f"{PREFIX}*"):
-            with suppress(JoinError, OSError):
+        for folder in own_files.folders(place, PREFIX):
+            with suppress(JoinError):
                 join = read(str(folder))
                 if join.host == _here():
                     yield str(folder), join
@@ -154,7 +148,9 @@ def own_process() -> tuple[int, float]:
 
 def _places() -> list[Path]:
     """Return where the folder may be made, the best first."""
-    named = [os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"]  # noqa: S108 - mkdtemp makes a private one
+    named = [os.environ.get("XDG_RUNTIME_DIR"), "/tmp"]  # noqa: S108 - mkdtemp makes a private one
+    with suppress(FileNotFoundError):
+        named.insert(1, str(own_files.temporary()))
     return [path for name in named if name and os.access(path := Path(name), os.W_OK | os.X_OK) and path.is_dir()]
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from .. import own_files
 from ..errors import MonitorError
 from ..os_process import is_alive
 from . import session_files, terminal_requests
@@ -144,7 +145,7 @@ def _named(session: str | None) -> list[tuple[str, Join]]:
         found = {folder: join for folder, join in found.items() if join.pid == int(session)}
     for folder in (os.environ.get(VARIABLE), session):
         if folder is not None and Path(folder, session_files.FILE).is_file():
-            found.setdefault(str(Path(folder).absolute()), session_files.read(folder))
+            found.setdefault(str(own_files.expanded(folder)), session_files.read(folder))
     return list(found.items())
 
 

@@ -21,6 +21,7 @@ from ..errors import MonitorError
 from ..loaders.data.keyed_dataset import INDEX_BYTES, Fetched
 from ..loaders.plan import Slot
 from ..node_sources import RayNode
+from ..own_files import working_folder
 from .driver import Channel
 from .node_worker import Place, Probe, Sending, versions
 from .nodes import NodeRows, PassedOn
@@ -88,7 +89,7 @@ class DriverProcess:
             sink: Any = self._process.stdin
             self._channel = Channel(source, sink)
             threading.Thread(target=self._send_all, name="ray slots", daemon=True).start()
-            here = str(Path.cwd())
+            here = working_folder()
             place = Place(
                 versions(),
                 tuple(path or here for path in sys.path),

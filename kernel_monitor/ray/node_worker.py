@@ -75,7 +75,7 @@ class NodeWorker:
         sees_files = True
         if differs is None:
             sees_files = sees(self._place.probes)
-            if Path(self._place.folder).is_dir():
+            if self._place.folder and Path(self._place.folder).is_dir():
                 os.chdir(self._place.folder)
             import torch
 

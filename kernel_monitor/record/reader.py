@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernel_monitor.errors import MonitorError, SessionError
+from kernel_monitor.own_files import expanded
 from kernel_monitor.store import LoaderInfo, Rows, Schema, Series, Snapshot
 from kernel_monitor.store.charts import SLOTS
 from kernel_monitor.store.schema import gpus_from_json
@@ -259,7 +260,7 @@ class Session:
 
         A SessionError if the file exists, or cannot be written.
         """
-        target = Path(destination).expanduser()
+        target = expanded(destination)
         if target.is_dir():
             target /= self.path.name
         elif target.suffix == "":

@@ -45,7 +45,7 @@ class SessionFile:
         self.max_bytes = max_bytes
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         # SQLite gives the files beside it the mode of this one.
-        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
         try:
             if hasattr(os, "fchmod"):
                 os.fchmod(fd, 0o600)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sqlite3
-import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from kernel_monitor import own_files
 from kernel_monitor.errors import SessionError
 from kernel_monitor.text import line, quoted
 
@@ -44,10 +43,11 @@ class SessionEntry:
 def sessions(directory: Path | None = None) -> list[SessionEntry]:
     """Return the sessions in a folder, else in all folders where sessions are kept; the newest first.
 
-    Every file with a session's suffix is listed: with `problem` where it is damaged, or no session at all.
+    Every file with a session's suffix is listed: with `problem` where it is damaged, or no session at all. In a folder
+    where other users may write, only this user's files are (`own_files.files_in`).
     """
     searched = session_folders() if directory is None else [directory]
-    found = [read_entry(path) for folder in searched for path in folder.glob(f"*{SUFFIX}")]
+    found = [read_entry(path) for folder in searched for path in own_files.files_in(folder, SUFFIX)]
     return sorted(found, key=lambda session: (session.started, session.path.name), reverse=True)
 
 
@@ -95,13 +95,13 @@ def find(path: str | os.PathLike[str] | None) -> Path:
     if path is None:
         return _newest(None)
     try:
-        place = Path(path).expanduser()
-        with suppress(FileNotFoundError):  # the working directory is gone
-            place = place.absolute()  # a notebook may change the working directory while the session is open
+        place = Path(path)
+        with suppress(FileNotFoundError):  # the working directory is gone, or the home
+            place = own_files.expanded(place)  # a notebook may change the working directory while the session is open
         if place.is_file():
             return place
         is_folder = place.is_dir()
-    except (OSError, RuntimeError, ValueError) as error:
+    except (OSError, ValueError) as error:
         raise SessionError(f"{quoted(path)} is no name of a file: {getattr(error, 'strerror', error)}.") from error
     if is_folder:
         return _newest(place)
@@ -116,7 +116,7 @@ def find(path: str | os.PathLike[str] | None) -> Path:
             f"Several sessions begin with {quoted(beginning)}: {line(', '.join(file.name for file in fitting), 180)}."
         )
     if not fitting:
-        searched = " and ".join(map(str, session_folders())) or str(default_folder())
+        searched = " and ".join(map(str, session_folders())) or "any folder"
         raise SessionError(
             f"There is no session {quoted(beginning)}: no file has that name, and no session in {searched} has a name "
             "or id that begins with it."
@@ -198,50 +198,50 @@ def choose_folder(wanted: Path | None = None) -> SessionFolder:
     Where that cannot be written or is on a network, local temporary space; a SessionError where that cannot be, either.
     What is missing is made, for the owner only.
     """
-    chosen = Path(wanted).expanduser().absolute() if wanted is not None else default_folder()
-    problem = _problem(chosen)
-    if problem is None:
-        return SessionFolder(chosen, None)
-    spare = temporary_folder()
-    other = _problem(spare, private=True)
-    if other is not None:
+    place, problem = _usable(lambda: default_folder() if wanted is None else own_files.expanded(wanted))
+    if place is not None:
+        return SessionFolder(place, None)
+    spare, other = _usable(temporary_folder, private=True)
+    if spare is None:
         raise SessionError(
-            f"Sessions cannot be recorded: {chosen} {problem}, and {spare} {other}. "
+            f"Sessions cannot be recorded: {problem}, and {other}. "
             f"Name a local folder that you may write: {OVERRIDE}=FOLDER."
         )
     message = (
-        f"{chosen} {problem}: the session is recorded in {spare}, which may be emptied at a restart. "
+        f"{problem}: the session is recorded in {spare}, which may be emptied at a restart. "
         f"{OVERRIDE} can name another local folder."
     )
     return SessionFolder(spare, message)
 
 
 def default_folder() -> Path:
+    """Return the folder of the environment or of the user; NoPlace if the account has no home."""
     anchor_override()
-    if named := os.environ.get(OVERRIDE):
-        return Path(named)
-    from platformdirs import user_state_path
-
-    return user_state_path("kernel_monitor", appauthor=False) / "sessions"
+    named = os.environ.get(OVERRIDE)
+    return own_files.expanded(named) if named else own_files.user_folder("state") / "sessions"
 
 
 def anchor_override() -> None:
     """Make the folder in the environment variable absolute, so that a later `chdir` in a notebook does not move it."""
     if named := os.environ.get(OVERRIDE):
-        with contextlib.suppress(FileNotFoundError):  # the working directory is gone: it stays as it is
-            os.environ[OVERRIDE] = str(Path(named).expanduser().absolute())
+        with suppress(FileNotFoundError):  # the working directory is gone, or the home: it stays as it is
+            os.environ[OVERRIDE] = str(own_files.expanded(named))
 
 
 def temporary_folder() -> Path:
-    """Return the folder in local temporary space that replaces it."""
-    owner = os.getuid() if sys.platform != "win32" else os.environ.get("USERNAME", "user")
-    return Path(tempfile.gettempdir(), f"kernel_monitor-{owner}", "sessions")
+    """Return the folder in local temporary space that replaces it; NoPlace if there is none."""
+    return own_files.spare() / "sessions"
 
 
 def session_folders() -> list[Path]:
     """Return the existing folders in which sessions may be found."""
-    spare = temporary_folder()
-    return [folder for folder in (default_folder(), spare) if folder.is_dir() and (folder != spare or _is_own(spare))]
+    found: list[Path] = []
+    with suppress(own_files.NoPlace):
+        found.append(default_folder())
+    with suppress(own_files.NoPlace):
+        spare = temporary_folder()
+        found += [spare] if own_files.is_own(spare.parent) and own_files.is_own(spare) else []
+    return [folder for folder in dict.fromkeys(found) if folder.is_dir()]
 
 
 def new_file(place: SessionFolder | Path, session: str, origin: float) -> Path:
@@ -263,50 +263,25 @@ def network_file_system(path: Path, mounts: Iterable[tuple[str, str]]) -> str | 
     return kind if kind.removeprefix("fuse.") in _REMOTE.split() else None
 
 
-def _problem(folder: Path, *, private: bool = False) -> str | None:
-    """Return why sessions cannot be recorded in `folder`, in words that follow its name; None if they can. Makes it."""
+def _usable(find: Callable[[], Path], *, private: bool = False) -> tuple[Path | None, str]:
+    """Return the folder that `find` returns, and makes it; None and the reason if sessions cannot be recorded there."""
     try:
-        _make(folder)
+        folder = find()
+    except own_files.NoPlace as error:
+        return None, str(error).rstrip(".")
+    try:
         if private:
-            _claim(folder.parent)
+            own_files.claim(folder.parent)
+        own_files.make(folder)
         kind = network_file_system(folder.resolve(), _mounts())
         if kind is not None:
-            return f"is on a network file system ({kind}), where SQLite's log does not work"
+            return None, f"{folder} is on a network file system ({kind}), where SQLite's log does not work"
         with tempfile.TemporaryFile(dir=folder):
-            pass
+            return folder, ""
     except FileExistsError:
-        return "is not a folder"
+        return None, f"{folder} is not a folder"
     except OSError as error:
-        return f"cannot be written ({error.strerror})"
-    return None
-
-
-def _make(folder: Path) -> None:
-    """Make a folder and those above it, each for its owner only."""
-    if not folder.is_dir():
-        _make(folder.parent)
-        folder.mkdir(mode=0o700, exist_ok=True)
-
-
-def _claim(folder: Path) -> None:
-    """Make a folder in shared space private to this user; a PermissionError if another user made it."""
-    if sys.platform == "win32":
-        return  # temporary space is the user's own there
-    facts = folder.lstat()
-    if facts.st_uid != os.getuid():
-        raise PermissionError(13, "it belongs to another user")
-    if facts.st_mode & 0o077:
-        folder.chmod(0o700)
-
-
-def _is_own(folder: Path) -> bool:
-    """Return whether a folder in shared space is this user's: another one could put sessions there for us to read."""
-    if sys.platform == "win32":
-        return True  # temporary space is the user's own there
-    try:
-        return {folder.parent.lstat().st_uid, folder.lstat().st_uid} == {os.getuid()}
-    except OSError:
-        return False
+        return None, f"{folder} cannot be written ({error.strerror})"
 
 
 def _mounts() -> list[tuple[str, str]]:

@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, Protocol, TypedDict
 
 import numpy as np
@@ -30,6 +29,7 @@ from ..analysis.frames import allowed_cores
 from ..analysis.segments import switches
 from ..analysis.switch_comparison import SwitchComparison
 from ..errors import SessionError
+from ..own_files import NoPlace, expanded
 from ..store import Rows, Store
 from ..store.schema import Schema
 from ..text import cause, line, quoted
@@ -81,9 +81,9 @@ def targets(wanted: Any) -> tuple[str, ...]:
             _import_tensorboard()
             folder = folder or f"runs/kernel_monitor-{time.strftime('%Y%m%d-%H%M%S')}"
             try:
-                folder = str(Path(folder).expanduser().absolute())
-            except (OSError, RuntimeError) as error:  # no working directory; ~ of a user who does not exist
-                raise SessionError(f"{quoted(folder)} cannot be a folder for TensorBoard: {error}.") from None
+                folder = str(expanded(folder))
+            except NoPlace as error:
+                raise SessionError(f"There is no folder for TensorBoard: {error}") from None
         found[client] = f"{client}:{folder}" if folder else client
     return tuple(found.values())
 

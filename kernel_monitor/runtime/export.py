@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .. import own_files
 from ..analysis.switch_comparison import SwitchComparison, comparison
 from ..errors import SessionError
 from ..output import check, write
@@ -99,6 +100,8 @@ def lines(session: Session, store: Store, settings: SettingsState, cost: OwnCost
         found.append(f"the sampler was restarted {session.restarts} times")
     if schema.gpu_reason:
         found.append(f"no GPU rows: {schema.gpu_reason}")
+    if (passed_over := own_files.passed_over()) is not None:
+        found.append(passed_over)
     for loader in session.tracker.states():
         found.append(f"{loader['name']}: {loader_words(loader)}")
         if loader.get("ended"):

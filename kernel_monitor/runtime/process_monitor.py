@@ -104,11 +104,20 @@ class Monitor:
         node_names: bool | None = None,
         attach: bool | None = None,
     ) -> None:
-        """Start sampling with these settings (see `configure`); a monitor that runs already is configured."""
+        """Start sampling with these settings (see `configure`); a monitor that runs already is configured.
+
+        Only settings that are not accepted raise: where nothing can be measured, the log and the status say why.
+        """
         self.configure(
             interval=interval, history=history, charts=charts, record=record, price=price, node_names=node_names,
             attach=attach,
         )  # fmt: skip
+        try:
+            self._begin()
+        except Exception as error:  # noqa: BLE001 - the script that is to be measured goes on
+            self.live_session.abandon(error)
+
+    def _begin(self) -> None:
         with self._lock:
             left = left_behind() if self.session is None else None
             started = self.live_session.start(self._settings)

@@ -19,7 +19,7 @@ from ..node_sources import Node, node_series
 from ..privacy import T, own_name, private_in, pseudonymous, without_secrets_in
 from ..rank import Rank, job_series, jobs_of, rank_series
 from ..record import sessions
-from ..text import log_failed, printable
+from ..text import cause, log_failed, printable
 
 if TYPE_CHECKING:
     from ..loaders import AnyLoader
@@ -87,9 +87,10 @@ class Recording:
                 place = sessions.choose_folder(None if folder is None else Path(folder))
                 self._path, self._moved = sessions.new_file(place, session, origin), place.message
                 self._folder = folder
-        except (OSError, MonitorError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the session goes on without a recording
             self._path = None
-            self._set("stopped", None, f"This session is not recorded: {error}")
+            why = str(error) if isinstance(error, MonitorError) else cause(error)
+            self._set("stopped", None, f"This session is not recorded: {why}")
             return None
         self._set("recording", self._path, self._moved or "")
         return self._path

@@ -10,6 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ from ..protocol.states import LoaderState
 from ..sample.clock import SessionClock
 from ..sample.sampler_client import SamplerClient
 from ..store import Store
-from ..text import printable_in
+from ..text import cause, printable_in
 from .loader_tracker import LoaderTracker
 from .node_tracker import NodeTracker
 from .optional_parts import live_ranks
@@ -168,6 +169,19 @@ class Session:
         self.ranks.end()
         client.stop()  # without the lock: it joins the reader thread, which may need it
         return True
+
+    def abandon(self, error: Exception) -> None:
+        """End a start that failed, and keep the reason for the status."""
+        client, self.client = self.client, None
+        self.recorder.end(f"Nothing is measured: {cause(error)}")
+        self.remember(self.recorder.to_json()["message"])
+        log.warning("nothing is measured: %s", cause(error))
+        log.debug("the monitor could not start", exc_info=error)
+        with suppress(Exception):  # whatever failed may fail again
+            self.tracker.attach(False)
+            self.ranks.end()
+            if client is not None:
+                client.stop()
 
     def goodbye(self, reason: str) -> None:
         """Record that this process is about to end on purpose, before something kills the sampler."""

@@ -7,10 +7,10 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from ..errors import SessionError
+from ..own_files import NoPlace, expanded
 from ..protocol.states import SettingsState
 from ..store.charts import CHART_IDS, chart_ids, default_charts
 from ..text import line, printable, quoted
@@ -151,10 +151,12 @@ def _record(wanted: Any) -> dict[str, Any]:
         words = os.fsdecode(wanted)
         if not words:
             return {"record": True, "record_to": None}
-        folder = Path(words).expanduser().absolute()
+        folder = expanded(words)
         written = os.fsencode(folder)
         if b"\0" in written or len(written) > _LONGEST_PATH:
             raise ValueError("it has a null character in it, or too many characters")
+    except NoPlace as error:
+        raise SessionError(f"There is no folder for the recordings: {error}") from None
     except (OSError, TypeError, ValueError, RuntimeError) as error:  # UnicodeError is a ValueError
         raise SessionError(f"{quoted(wanted)} cannot be a folder for the recordings: {line(str(error))}.") from None
     return {"record": True, "record_to": str(folder)}

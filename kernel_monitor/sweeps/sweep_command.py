@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import MonitorError
+from ..own_files import expanded
 from .presets import Choice, Grid, Row, preset
 from .sweep_file import PAGE, RECORDINGS, SweepFile, begin
 
@@ -140,7 +141,7 @@ def sweep(
         root = (
             _demo(images or (IMAGES if full and not short else FEW_IMAGES), progress=progress)
             if data is None
-            else Path(data).expanduser()
+            else expanded(data)
         )
         grid = preset(
             name, choice, cores=usable_cores(), gpu=device().type == "cuda",
@@ -150,7 +151,7 @@ def sweep(
         def prepare(row: Row) -> Any:
             return prepare_row(row, grid, root)
 
-    target = Path(output if output is not None else default_folder(name, short=short, full=full)).expanduser()
+    target = expanded(output if output is not None else default_folder(name, short=short, full=full))
     with kept:
         return run(grid, prepare, target, root=root, again=again, settings=settings, progress=progress)
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from torch.utils.data import ConcatDataset, Subset
 from torchvision.datasets.folder import pil_loader
 
+from ...own_files import working_folder
 from ...text import cause, log_outside
 from ..attributes import attributes
 from ..plan import shown_key
@@ -113,7 +114,7 @@ class FileSource:
         self._owns: list[OwnDataset] = []  # the parts with a `__getitem__` of their own
         self._traced: list[OwnDataset] = []  # the parts of a known layout whose transform only traces follow
         self._keys = keys
-        self._folder = os.getcwd()  # noqa: PTH109 - a string, joined once per sample
+        self._folder = working_folder()  # joined once per sample
         self._offsets: dict[int, tuple[Any, list[int]]] = {}
         self.encoded = (
             False  # whether it, or some of its parts, gives encoded bytes: as the first sample did when asked

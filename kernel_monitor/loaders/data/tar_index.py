@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from ...cache import prune, read_checked, user_cache, write_checked
 from ...errors import MonitorError
+from ...own_files import expanded as expanded_path
 
 KEPT = 4 << 30  # bytes of indexes that are kept on disk
 _FORMAT = 1
@@ -308,7 +309,7 @@ def _expanded(pattern: str) -> list[str]:
     pattern = pattern.removeprefix("file:")
     if pattern.startswith("pipe:") or re.match(r"[a-z][a-z0-9+.-]+://", pattern):
         raise MonitorError(f"TarShards reads files, and {pattern} is none: copy or mount the shards.")
-    pattern = os.path.abspath(os.path.expanduser(pattern))  # noqa: PTH100, PTH111 - of strings
+    pattern = os.path.normpath(expanded_path(pattern))
     if os.path.exists(pattern):  # noqa: PTH110 - also a name with brackets in it
         return [pattern]
     found: list[str] = []

@@ -30,6 +30,7 @@ from typing import Any, ClassVar
 
 from ...errors import MonitorError
 from ...os_process import FORK_SERVER, writes_to_pipe
+from ...own_files import working_folder
 from ..data.worker_settings import Inherited
 
 _MOST_FDS = 64  # descriptors that one worker is given; a DataLoader's need about ten
@@ -219,7 +220,7 @@ def _surroundings(process_obj: Any) -> dict[str, Any]:
         "name": process_obj._name,
         "authkey": bytes(process.current_process().authkey),
         "environ": dict(os.environ),
-        "folder": os.getcwd(),  # noqa: PTH109 - a string
+        "folder": working_folder(),
         "collects": gc.isenabled(),
         "filters": [entry for entry in warnings.filters if entry[2].__module__ != "__main__"],
         "settings": Inherited.now(),
@@ -323,7 +324,8 @@ def _work(data: int, tracker: int, fds: list[int], handlers: dict[int, Any], ser
                 current.name, current.authkey = around["name"], around["authkey"]
                 os.environ.clear()
                 os.environ.update(around["environ"])
-                os.chdir(around["folder"])
+                if around["folder"]:
+                    os.chdir(around["folder"])
                 warnings.resetwarnings()
                 warnings.filters[:] = around["filters"]  # type: ignore[index]
                 around["settings"].restore()

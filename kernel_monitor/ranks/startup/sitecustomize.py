@@ -50,7 +50,7 @@ def _begin() -> None:
 def _import_users_sitecustomize() -> None:
     """Import the `sitecustomize` that Python would have imported without this one."""
     here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib would be imported for it
-    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != here]  # noqa: PTH100
+    sys.path[:] = [entry for entry in sys.path if os.path.normpath(entry) != here]  # no abspath: it needs a folder
     ours = sys.modules.pop(__name__)
     try:
         __import__(__name__)

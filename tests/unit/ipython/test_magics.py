@@ -41,6 +41,17 @@ def test_without_a_page_there_is_no_sidebar(magic: Magic) -> None:
     assert "%monitor sidebar " in magic("help")
 
 
+@pytest.mark.parametrize("line", ["", "start", "sidebar"])
+def test_whatever_fails_in_showing_the_dashboard_ends_no_cell(
+    magic: Magic, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise RecursionError("deep")
+
+    monkeypatch.setattr(type(monitor), "start", fail)
+    assert "Nothing can be shown here: RecursionError: deep." in magic(line)
+
+
 @pytest.mark.parametrize(
     ("line", "says"),
     [
