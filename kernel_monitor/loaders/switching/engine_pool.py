@@ -24,7 +24,7 @@ from ...node_sources import RayNode
 from ...protocol.states import CalibrationState, RemoteLimits
 from ..calibration import Calibration, calibrate
 from ..engines.backends import RAY, SPECS, THREADS, Backend, availability
-from ..engines.engine import Delivery, Engine, GivenSettings, Knobs, Setting, rest_in_workers, translated
+from ..engines.engine import Delivery, Engine, GivenSettings, Knobs, Patient, Setting, rest_in_workers, translated
 from ..engines.fork_server import NoWorkers
 from ..engines.rest_engine import RestEngine
 from ..engines.torch_engine import NAME as TORCHVISION
@@ -81,9 +81,17 @@ class PooledEngine:
         run = self.run
         return run is None or (run.closed and not run.in_flight)
 
-    def prepare(self) -> None:
+    def prepare(self, tell: Callable[[str], None] = lambda _: None) -> None:
+        """Prepare the engine; `tell` is given a sentence where it waits for long."""
         with self.use():
+            if isinstance(self.engine, Patient):
+                self.engine.tell = tell
             self.engine.prepare()
+
+    def abandon(self) -> None:
+        """Let a preparation that waits end: it has the lock. By any thread."""
+        if isinstance(self.engine, Patient):
+            self.engine.abandon()
 
     def call(self, method: Callable[..., Any], *args: Any) -> Any:
         """Call a method of the engine; if it raises, the engine is broken."""
@@ -116,6 +124,8 @@ class PooledEngine:
 
     def revoke(self) -> None:
         """Let what is under way be computed again, by the engine as it then is."""
+        if self._run is None:  # nor is a preparation to be waited for
+            return
         with self.use():
             run = self.run
             if run is not None:
@@ -126,6 +136,7 @@ class PooledEngine:
         """Give back what the engine has; the batches under way are taken again."""
         if os.getpid() != self._process:
             return
+        self.abandon()
         with self.use():
             self._give_back()
 
@@ -133,6 +144,7 @@ class PooledEngine:
         """Do what `release` does, unless a thread is inside the engine; return whether none was."""
         if os.getpid() != self._process:
             return True
+        self.abandon()
         try:
             lock = self.use()
         except Refused:  # this thread is inside
@@ -328,6 +340,11 @@ class EnginePool:
             threading.Thread(target=self._prepare, args=(after, made, slow), name="knobs", daemon=True).start()
         else:
             self._state.knobs_changed(self.knobs)
+
+    def abandon(self, name: str) -> None:
+        """Let a preparation of an engine that waits end: it is not wanted any more."""
+        if name in self._engines:
+            self._engines[name].abandon()
 
     def calibrate(self) -> None:
         """Measure in the background what `dali-cpu` takes of the processor, once for this data set and its chain."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import _thread
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ..engines import worker_start
@@ -14,7 +14,7 @@ from ..engines.fork_server import NoWorkers
 from ..engines.synthetic import NAME as SYNTHETIC
 from ..engines.torch_engine import NAME as TORCHVISION
 from ..engines.torch_engine import WorkersEngine
-from .engine_pool import EnginePool
+from .engine_pool import EnginePool, PooledEngine
 from .switch import Click, SwitchState
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,10 @@ class Preparation:
     def request(self, target: str) -> None:
         """Ask for a switch to an engine that can run; returns at once, on any thread."""
         first = self._pool[TORCHVISION].engine
+        older = self._state.preparing
         click = self._state.request(target)
+        if older is not None and older is not self._state.preparing:
+            self._pool.abandon(older.target)
         if click is None:
             return
         if target == TORCHVISION and (not isinstance(first, WorkersEngine) or first.forks or first.started):
@@ -80,6 +83,9 @@ class Preparation:
         if click is not None:
             with self._deferred_again(click):
                 self.start_workers()  # the request may have come after the first time
+                if click.target == RAY:  # where it waits for others' cores, the engine in use goes on
+                    self._prepare_in_background(click).wait()
+                    return
                 if not self._may_start(click.target):
                     worker_start.before_dali()
                 self._prepare(click)
@@ -131,19 +137,39 @@ class Preparation:
                     self.deferred = click
             raise
 
-    def _prepare(self, click: Click) -> None:
+    def _prepare(self, click: Click, settled: Callable[[], None] = lambda: None) -> None:
+        """Prepare an engine. `settled` is called once it is ready, has failed, or waits for long."""
+
+        def tell(sentence: str) -> None:
+            self._state.waits(click, sentence)
+            settled()
+
+        pooled = None
         try:
-            pooled = None
-            while pooled is not self._pool[click.target]:  # a knob turned meanwhile has replaced the engine
-                pooled = self._pool[click.target]
-                pooled.prepare()
+            while click is self._state.preparing and pooled is not self._pool[click.target]:
+                pooled = self._pool[click.target]  # a knob turned meanwhile has replaced the engine
+                self._prepare_one(click, pooled, tell)
             self._state.ready(click)
         except Exception as error:  # whatever the engine's packages raise: the outgoing engine goes on
-            log.warning("%s cannot be used", click.target, exc_info=True)
-            self._state.failed(click, error)
+            if click is self._state.preparing:
+                log.warning("%s cannot be used", click.target, exc_info=True)
+                self._state.failed(click, error)
+        finally:
+            settled()
 
-    def _prepare_in_background(self, click: Click) -> None:
-        thread = threading.Thread(target=self._prepare, args=(click,), name=f"prepare {click.target}", daemon=True)
+    def _prepare_one(self, click: Click, pooled: PooledEngine, tell: Callable[[str], None]) -> None:
+        try:
+            pooled.prepare(tell)
+        except Exception:
+            if pooled is self._pool[click.target]:  # else it was released meanwhile, for the one in its place
+                raise
+
+    def _prepare_in_background(self, click: Click) -> threading.Event:
+        settled = threading.Event()
+        thread = threading.Thread(
+            target=self._prepare, args=(click, settled.set), name=f"prepare {click.target}", daemon=True
+        )
         # Thread.start() waits until the thread runs, and then for the GIL that it holds: 5 ms and more. A bare thread,
         # for which nothing waits, does the starting.
         _thread.start_new_thread(thread.start, ())
+        return settled
