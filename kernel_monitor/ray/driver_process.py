@@ -29,10 +29,20 @@ from .packing import unpack
 ENDS_WITHIN = 10.0  # s, for the process after its pipe was closed; then it is killed
 WAITS_AT_MOST = 600.0  # s for the first worker: other jobs may have the cores, and a busy machine is slow to start it
 
-_FATAL = re.compile(r"^\[[^\]]* [CF] [\d ]+\] \S+: (.+)", re.MULTILINE)  # a line of Ray's with which it ends a process
+# What ends a process: a line of Ray's with which it does so, and an exception.
+_FATAL = re.compile(r"^\[[^\]]* [CF] [\d ]+\] (?:\(\w+\) )?\S+: (.+)", re.MULTILINE)
 _RAISED = re.compile(r"^Traceback \(most recent call last\):\n(?: .*\n|\n)*(\w.*)", re.MULTILINE)
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _LOG_BYTES = 1 << 16  # that are searched for the last words
+
+
+def last_words(log: str, code: int) -> str:
+    """Why a process of Ray's ended: the line of its log that ended it, among others on this and that, or its status."""
+    log = _COLOURS.sub("", log)
+    causes = _FATAL.findall(log) or (_RAISED.findall(log) if code > 0 else [])
+    if causes:
+        return str(causes[-1]).strip()
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else "Ray ended it, as it does without its cluster"
 
 
 class Answer(NamedTuple):
@@ -238,21 +248,14 @@ class DriverProcess:
             return None, f"the batch cannot be opened: {type(error).__name__}: {error}"
 
     def _last_words(self) -> str:
-        """Why it ended: what ended it is in its log, among lines on this and that; or its exit status."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(1.0)
         try:
             size = os.fstat(self._log.fileno()).st_size
             text = os.pread(self._log.fileno(), _LOG_BYTES, max(0, size - _LOG_BYTES)).decode(errors="replace")
         except (OSError, ValueError):
             return "closed"
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(1.0)
-        code, text = self._process.returncode, _COLOURS.sub("", text)
-        causes = _FATAL.findall(text) or (_RAISED.findall(text) if code else [])
-        if causes:
-            return str(causes[-1]).strip()
-        if code is not None and code < 0:
-            return f"killed by {signal.Signals(-code).name}"
-        return "Ray ended it, as it does when it has lost its cluster"
+        return last_words(text, self._process.returncode or 0)
 
     def close(self) -> None:
         """End the process, and with it the workers and a Ray of our own; takes about a second."""

@@ -9,7 +9,7 @@ import itertools
 import statistics
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -98,7 +98,7 @@ class Pool:
         self._ours = ray.get_runtime_context().get_node_id()
         self._without_since: float | None = None  # s (monotonic), since when no worker is there; None before the first
         self.last_failure: str | None = None  # why a worker did not start
-        self._tasks: set[asyncio.Task[None]] = set()  # asyncio itself keeps none
+        self._tasks: set[asyncio.Task[Any]] = set()  # asyncio itself keeps none
 
     # ---- what there is
 
@@ -209,9 +209,13 @@ class Pool:
         handle = options.remote(self._blob, self.version, number, max(1, self.wanted), self._place)
         worker = _Remote(handle, node.id, number)
         self.workers.append(worker)
-        task = asyncio.create_task(self._greet(worker, node))
+        self._run(self._greet(worker, node))
+
+    def _run(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _greet(self, worker: _Remote, node: Node) -> None:
         try:
@@ -306,18 +310,15 @@ class Pool:
         error = call.exception()
         if error is None:
             self.nodes[worker.node].answered += 1
-        elif self._is_loss(error):
+        elif self.is_loss(error):
             self.lose(worker, last_line(error))
         self._end_if_done(worker)
         self._changed()
 
     def is_loss(self, error: BaseException) -> bool:
         """Return whether a call failed because of its worker or its node, not by itself."""
-        return isinstance(error, _WorkerLost) or self._is_loss(error)
-
-    def _is_loss(self, error: BaseException) -> bool:
-        exceptions = self._ray.exceptions
-        return isinstance(error, exceptions.RayError) and not isinstance(error, exceptions.RayTaskError)
+        ours = self._ray.exceptions
+        return isinstance(error, _WorkerLost | ours.RayError) and not isinstance(error, ours.RayTaskError)
 
     def _end_if_done(self, worker: _Remote) -> None:
         if worker.leaving and not worker.calls:
@@ -331,10 +332,7 @@ class Pool:
             return await self._asked(worker.handle.compute.remote(self.version, work.slot, work.rows, contents))
 
         waiting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        task = asyncio.create_task(ask())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda answer: _settle(waiting, answer))
+        self._run(ask()).add_done_callback(lambda answer: _settle(waiting, answer))
         return waiting
 
     def _asked(self, reference: Any) -> asyncio.Future[Any]:

@@ -50,6 +50,33 @@ def test_every_join_succeeds(busy: int) -> None:
     assert not refused
 
 
+INFO = (
+    "[2026-11-29 09:00:00,123 E 7 7] core_worker.cc:496: :info_message: Attempting to recover 1 lost objects by "
+    "resubmitting their tasks or setting a new primary location from existing copies.\n"
+)
+FATAL = (
+    "[2026-11-29 09:00:01,123 C 7 9] (driver) gcs_rpc_client.h:151: Failed to connect to GCS within 8 seconds.\n"
+    "[2026-11-29 09:00:01,124 I 7 9] (driver) core_worker.cc:1: Exiting.\n"
+)
+RAISED = 'Traceback (most recent call last):\n  File "driver.py", line 1, in main\n    x()\nMemoryError: no room\n'
+ENDED = "Ray ended it, as it does without its cluster"
+
+
+@pytest.mark.parametrize(
+    ("log", "code", "cause"),
+    [
+        (INFO, 1, ENDED),
+        ("", 0, ENDED),
+        (INFO, -9, "killed by SIGKILL"),
+        (f"\x1b[31m{FATAL}\x1b[0m{INFO}", -6, "Failed to connect to GCS within 8 seconds."),
+        (RAISED + INFO, 1, "MemoryError: no room"),
+        (RAISED, 0, ENDED),  # of a thread, say, which ended nothing
+    ],
+)
+def test_a_line_of_the_log_is_no_cause_unless_it_ended_the_process(log: str, code: int, cause: str) -> None:
+    assert driver_process.last_words(log, code) == cause
+
+
 @pytest.fixture(scope="module")
 def holder() -> Iterator[SwitchableLoader]:
     """A loader whose worker has the only core of the cluster, which new loaders find by RAY_ADDRESS."""

@@ -82,7 +82,7 @@ class PooledEngine:
         return run is None or (run.closed and not run.in_flight)
 
     def prepare(self, tell: Callable[[str], None] = lambda _: None) -> None:
-        """Prepare the engine; `tell` is given a sentence where it waits for long."""
+        """Prepare the engine; `tell` is given a sentence on what it waits for, if for long."""
         with self.use():
             if isinstance(self.engine, Patient):
                 self.engine.tell = tell
@@ -340,11 +340,6 @@ class EnginePool:
             threading.Thread(target=self._prepare, args=(after, made, slow), name="knobs", daemon=True).start()
         else:
             self._state.knobs_changed(self.knobs)
-
-    def abandon(self, name: str) -> None:
-        """Let a preparation of an engine that waits end: it is not wanted any more."""
-        if name in self._engines:
-            self._engines[name].abandon()
 
     def calibrate(self) -> None:
         """Measure in the background what `dali-cpu` takes of the processor, once for this data set and its chain."""

@@ -42,7 +42,7 @@ class Preparation:
         older = self._state.preparing
         click = self._state.request(target)
         if older is not None and older is not self._state.preparing:
-            self._pool.abandon(older.target)
+            self._pool[older.target].abandon()
         if click is None:
             return
         if target == TORCHVISION and (not isinstance(first, WorkersEngine) or first.forks or first.started):
