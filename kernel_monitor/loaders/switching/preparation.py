@@ -41,8 +41,8 @@ class Preparation:
         first = self._pool[TORCHVISION].engine
         older = self._state.preparing
         click = self._state.request(target)
-        if older is not None and older is not self._state.preparing:
-            self._pool[older.target].abandon()
+        if older is not None and older is not self._state.preparing and older.target == RAY:
+            self._pool[RAY].abandon()
         if click is None:
             return
         if target == TORCHVISION and (not isinstance(first, WorkersEngine) or first.forks or first.started):
