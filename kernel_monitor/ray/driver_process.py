@@ -129,7 +129,8 @@ class DriverProcess:
         late = threading.Timer(WAITS_AT_MOST, self.give_up, (f"no worker was there within {WAITS_AT_MOST:.0f} s",))
         late.daemon = True
         late.start()
-        kind, told, waits = "waits", None, ""
+        kind, waits = "waits", ""
+        told: Any = None
         try:
             while kind == "waits":
                 (kind, told), _ = self._channel.receive()

@@ -168,8 +168,7 @@ def test_a_full_machine_is_waited_for_while_the_other_engine_goes_on(holder: Swi
     assert [click.outcome for click in loader.switch_state.clicks] == ["pending"]
 
     holder.release()
-    batches: list[Any] = []
-    until(lambda: batches.extend(loader) or loader.backend == "ray", loader)
+    until(lambda: list(loader) and loader.backend == "ray", loader)
     assert sum(node.workers for node in loader.nodes) == 1
     whole(loader, list(loader))
     assert loader.decoded() == {"ray": 120}, loader.state()["status"]
