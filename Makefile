@@ -144,6 +144,8 @@ test-long: setup browser
 	@SCHEDULES=$${SCHEDULES:-long} $(PY) -m pytest tests/loaders/switching/test_state_machine.py --quiet -o faulthandler_timeout=0
 	$(SAY) 'state machine on a Ray cluster: 1,000 schedules, 1,000 workers killed, 20 nodes removed'
 	@SCHEDULES=$${SCHEDULES:-long} $(PY) -m pytest tests/remote/test_schedules.py --quiet -o faulthandler_timeout=0
+	$(SAY) 'joins of a Ray cluster: 50 on a quiet machine, 50 beside two busy processes'
+	@JOINS=$${JOINS:-50} $(PY) -m pytest tests/remote/test_joins.py -k every_join -rP -o faulthandler_timeout=0
 	$(SAY) 'differential: 10,000 loaders beside plain torch'
 	@CASES=$${CASES:-long} $(PY) -m pytest tests/loaders/test_differential.py --quiet -o faulthandler_timeout=0
 	$(SAY) 'scripts: the whole product beside plain torch'

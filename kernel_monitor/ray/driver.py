@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from .pool import Dispatch, Pool
 
 LOOKS = 1.0  # s between two looks at the nodes
+TELLS_AFTER = 5.0  # s without a worker, after which it is told what is waited for; where a core was free:
+TELLS_OF_START_AFTER = 60.0  # as a busy machine takes that long to start one
+ATTEMPTS = 3  # to join: on a busy machine Ray's processes are sometimes not up within the time that it gives them
 _REACHED_WITHIN = 10.0  # s for the first answer of the cluster's head
 ENDS_WITHIN = 5.0  # s for taking leave of the cluster
 
@@ -214,8 +217,9 @@ def _addresses(ray: Any) -> dict[str, _Address]:
     """The addresses of the head, and of the process that connects this machine with the cluster."""
     context = ray.get_runtime_context()
     host, _, port = context.gcs_address.rpartition(":")
-    ours = next(node for node in ray.nodes() if node["NodeID"] == context.get_node_id())
-    return {HEAD: (host, int(port)), HERE: (ours["NodeManagerAddress"], int(ours["NodeManagerPort"]))}
+    ours = [node for node in ray.nodes() if node["NodeID"] == context.get_node_id()]
+    here = [(HERE, (node["NodeManagerAddress"], int(node["NodeManagerPort"]))) for node in ours]
+    return dict([(HEAD, (host, int(port))), *here])
 
 
 # ---- The process.
@@ -268,14 +272,22 @@ async def serve(channel: Channel, parent: int) -> None:
         ray = join(address, place)
         pool = dispatch.pool = Pool(ray, place, sending, workers, prefetch, dispatch.match)
         pool.give(blob.tobytes())
-        await _first_worker(pool)
     except Exception as error:  # noqa: BLE001 - whatever Ray raises: the kernel's loop goes on with another engine
         lines = [line for line in str(error).splitlines() if line.strip()]
         channel.send(("refused", lines[0] if lines else type(error).__name__))
         return
-    channel.send(("ready", pool.shown()))
-    ClusterWatch(ray, dispatch, partial(end, channel)).start()
-    watch = asyncio.create_task(_watch(channel, pool, NodeWatch(ray, place), parent))
+
+    async def work() -> None:
+        why = await _first_worker(channel, ray, pool)
+        if why is not None:
+            channel.send(("refused", why))
+            commands.put_nowait(None)
+            return
+        channel.send(("ready", pool.shown()))
+        ClusterWatch(ray, dispatch, partial(end, channel)).start()
+        await _watch(channel, pool, NodeWatch(ray, place), parent)
+
+    watch = asyncio.create_task(work())
     while True:
         command = await commands.get()
         if command is None:
@@ -311,17 +323,16 @@ def join(address: str, place: Place) -> Any:
         options.update(include_dashboard=False, num_cpus=usable_cores())
     else:
         _reach(address)
-    for attempt in (1, 2):
+    for attempt in range(ATTEMPTS):
         try:
             ray.init(address=address, log_to_driver=False, configure_logging=False, **options)
-            return ray
+            break
         except Exception:
-            # On a busy machine Ray's agents are sometimes not up within the 15 s that it gives them.
-            if attempt == 2 or address != "local":
+            if attempt == ATTEMPTS - 1:
                 raise
             ray.shutdown()
             time.sleep(1)
-    raise AssertionError
+    return ray
 
 
 def _reach(address: str) -> None:
@@ -335,12 +346,44 @@ def _reach(address: str) -> None:
         raise ConnectionError(f"nothing answers there ({error.strerror or error}).") from error
 
 
-async def _first_worker(pool: Pool) -> None:
+async def _first_worker(channel: Channel, ray: Any, pool: Pool) -> str | None:
+    """Wait for the first worker, telling the kernel for what. Returns why there will be none; None once it is there."""
+    began, looked, told, had_core = time.monotonic(), -LOOKS, None, False
     while not pool.ready:
-        await pool.look()
-        if pool.hopeless is not None:
-            raise RuntimeError(pool.hopeless)
+        if time.monotonic() - looked >= LOOKS:
+            looked = time.monotonic()
+            with suppress(Exception):  # Ray's: the head does not answer now
+                free = await asyncio.to_thread(ray.available_resources)
+                had_core = had_core or free.get("CPU", 0.0) >= 1  # which a worker has taken since
+            if await _looked(pool) and pool.hopeless is not None:
+                return pool.hopeless
+            waited = looked - began
+            waits = _waits(pool, had_core) if waited > (TELLS_OF_START_AFTER if had_core else TELLS_AFTER) else None
+            if waits not in (None, told):
+                channel.send(("waits", told := waits))
         await asyncio.sleep(0.1)
+    return None
+
+
+def _waits(pool: Pool, had_core: bool) -> str:
+    """What the first worker waits for; `had_core`: one was free."""
+    if not pool.candidates():
+        return "no node of the cluster has a core for Ray yet"
+    if any(worker.begun for worker in pool.workers):
+        return "the first worker is starting"
+    if pool.last_failure is not None:
+        return f"a worker did not start ({pool.last_failure}) and is tried again"
+    return "Ray is starting a worker" if had_core else "waiting for a core, as all that Ray has are taken"
+
+
+async def _looked(pool: Pool) -> bool:
+    """Look at the nodes; return whether that was possible."""
+    try:
+        await pool.look()
+    except Exception as error:  # noqa: BLE001 - Ray's: the head does not answer now; where it stays so, Ray ends us
+        print(f"the nodes cannot be looked at: {error}", flush=True)  # noqa: T201 - into the log
+        return False
+    return True
 
 
 async def _watch(channel: Channel, pool: Pool, loads: NodeWatch, parent: int) -> None:
@@ -350,10 +393,7 @@ async def _watch(channel: Channel, pool: Pool, loads: NodeWatch, parent: int) ->
         await asyncio.sleep(LOOKS)
         if os.getppid() != parent:
             leave()
-        try:
-            await pool.look()
-        except Exception as error:  # noqa: BLE001 - Ray's: the head does not answer now; where it stays so, Ray ends us
-            print(f"the nodes cannot be looked at: {error}", flush=True)  # noqa: T201 - into the log
+        if not await _looked(pool):
             continue
         if pool.shown() != told:
             told = pool.shown()

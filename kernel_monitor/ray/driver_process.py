@@ -28,11 +28,22 @@ from .nodes import NodeRows, PassedOn
 from .packing import unpack
 
 ENDS_WITHIN = 10.0  # s, for the process after its pipe was closed; then it is killed
-STARTS_WITHIN = 300.0  # s, until the first worker answers: on a slow disk torch alone takes a minute to import
+WAITS_AT_MOST = 600.0  # s for the first worker: other jobs may have the cores, and a busy machine is slow to start it
 
-_LOG_PREFIX = re.compile(r"^\[[^\]]*\] \S+: ")  # of Ray's own lines: time, process, file
+# What ends a process: a line of Ray's with which it does so, and an exception.
+_FATAL = re.compile(r"^\[[^\]]* [CF] [\d ]+\] (?:\(\w+\) )?\S+: (.+)", re.MULTILINE)
+_RAISED = re.compile(r"^Traceback \(most recent call last\):\n(?: .*\n|\n)*(\w.*)", re.MULTILINE)
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _LOG_BYTES = 1 << 16  # that are searched for the last words
+
+
+def last_words(log: str, code: int) -> str:
+    """Why a process of Ray's ended: the line of its log that ended it, among others on this and that, or its status."""
+    log = _COLOURS.sub("", log)
+    causes = _FATAL.findall(log) or (_RAISED.findall(log) if code > 0 else [])
+    if causes:
+        return str(causes[-1]).strip()
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else "Ray ended it, as it does without its cluster"
 
 
 class Answer(NamedTuple):
@@ -48,9 +59,6 @@ class DriverProcess:
     """One process and what it has answered; `finish` is applied to each batch. One thread at a time begins and waits.
 
     That thread may be interrupted anywhere: it writes to no pipe and holds no lock, but passes through queues.
-
-    Raises (the constructor):
-        MonitorError: the cluster cannot be joined, or none of its nodes can work; with the cause.
     """
 
     def __init__(
@@ -97,9 +105,6 @@ class DriverProcess:
                 tuple((one.path, one.size, one.digest) for one in probes),
             )
             self._outbox.put((("open", address, place, sending, workers, prefetch), [blob]))
-            self._await_ready(address)
-            self._reader = threading.Thread(target=self._receive_all, name="ray batches", daemon=True)
-            self._reader.start()
         except BaseException:  # an interrupt, too, must not leave it behind
             self.close()
             raise
@@ -114,20 +119,43 @@ class DriverProcess:
         """Whether it can still answer."""
         return self._ended is None
 
-    def _await_ready(self, address: str) -> None:
-        late = threading.Timer(STARTS_WITHIN, self._process.kill)
+    def await_ready(self, address: str, tell: Callable[[str], None]) -> None:
+        """Wait for the first worker. `tell` is given a sentence on what is waited for, where it takes long.
+
+        Raises:
+            MonitorError: the cluster cannot be joined, none of its nodes can work, or no worker was there in time.
+        """
+        if self._reader is not None:
+            return
+        late = threading.Timer(WAITS_AT_MOST, self.give_up, (f"no worker was there within {WAITS_AT_MOST:.0f} s",))
         late.daemon = True
         late.start()
+        kind, waits = "waits", ""
+        told: Any = None
         try:
-            (kind, told), _ = self._channel.receive()
+            while kind == "waits":
+                (kind, told), _ = self._channel.receive()
+                if kind == "waits":
+                    waits = f": {told}"
+                    tell(f"{told} ({WAITS_AT_MOST / 60:g} minutes at most, or until another engine is chosen)")
         except (EOFError, OSError):
-            raise MonitorError(f"Ray did not start: {self._last_words()}") from None
+            self._ended = self._ended or self._last_words()
+            raise MonitorError(f"Ray did not start: {self._ended}{waits}") from None
         finally:
             late.cancel()
         if kind == "refused":
             where = "could not be started on this machine" if address == "local" else f"at {address} cannot be used"
-            raise MonitorError(f"Ray {where}: {told}")
+            self._ended = f"Ray {where}: {told}"
+            raise MonitorError(self._ended)
         self.nodes = told
+        self._reader = threading.Thread(target=self._receive_all, name="ray batches", daemon=True)
+        self._reader.start()
+
+    def give_up(self, why: str) -> None:
+        """End a wait for the first worker; for any thread, and without a lock. What is ready stays."""
+        if self._reader is None:
+            self._ended = self._ended or why
+            self._outbox.put(None)
 
     def begin(self, run: int) -> None:
         """A new run: what was computed for an earlier one is dropped."""
@@ -222,22 +250,14 @@ class DriverProcess:
             return None, f"the batch cannot be opened: {type(error).__name__}: {error}"
 
     def _last_words(self) -> str:
-        """The last line that it printed."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(1.0)
         try:
             size = os.fstat(self._log.fileno()).st_size
             text = os.pread(self._log.fileno(), _LOG_BYTES, max(0, size - _LOG_BYTES)).decode(errors="replace")
         except (OSError, ValueError):
             return "closed"
-        # Indented lines are of other processes' logs, which Ray quotes.
-        lines = [line for line in _COLOURS.sub("", text).splitlines() if line.strip() and not line.startswith(" ")]
-        if lines:
-            return _LOG_PREFIX.sub("", lines[-1].strip())
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(1.0)
-        code = self._process.returncode
-        if code is not None and code < 0:
-            return f"killed by {signal.Signals(-code).name}"
-        return "Ray ended it, as it does when it has lost its cluster"
+        return last_words(text, self._process.returncode or 0)
 
     def close(self) -> None:
         """End the process, and with it the workers and a Ray of our own; takes about a second."""

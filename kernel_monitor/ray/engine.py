@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from ..loaders.data.file_source import FileSource
 from ..loaders.data.fingerprint import fingerprint
 from ..loaders.data.keyed_dataset import BadSample, Fetched, KeyedCollate, KeyedDataset, KeyedInit
 from ..loaders.data.worker_settings import Inherited
-from ..loaders.engines.engine import Delivery, EngineFailed, Pull
+from ..loaders.engines.engine import Delivery, EngineFailed, Patient, Pull
 from ..loaders.engines.torch_engine import PREFETCH, answer
 from ..loaders.engines.worker_pickle import for_other_machines
 from ..loaders.plan import Slot
@@ -46,7 +47,7 @@ def packed(keyed: KeyedDataset, wrapped: DataLoader[Any]) -> bytes:
     )
 
 
-class RayEngine:
+class RayEngine(Patient):
     """See the module's text. `workers` counts processes on all nodes, `prefetch` slots under way for each of them.
 
     Like the workers of `torchvision`, its own have the data set as it was at the start of the epoch, or of the first
@@ -69,6 +70,7 @@ class RayEngine:
         self._sent = b""  # a digest of it
         self._files = FileTable(keyed.source.files)
         self._rows = self._rows_here = 0  # samples for nodes that are sent the files; of them, those computed here
+        self._abandoned = 0  # times
 
     @property
     def depth(self) -> int:
@@ -95,11 +97,18 @@ class RayEngine:
 
     def prepare(self) -> None:
         """Join the cluster and wait for the first worker, unless that was done before."""
-        self._joined()
+        self._joined(self.tell)
 
-    def _joined(self) -> DriverProcess:
+    def abandon(self) -> None:
+        self._abandoned += 1
+        driver = self._driver
+        if driver is not None:
+            driver.give_up("it was given up")
+
+    def _joined(self, tell: Callable[[str], None]) -> DriverProcess:
         if self._driver is not None and self._driver.alive:
             return self._driver
+        abandoned = self._abandoned
         self.release()
         address = cluster.address()
         self._sent = self._digest()
@@ -112,12 +121,19 @@ class RayEngine:
         seen = probes(map(source.absolute, source.known_paths(PROBES)))
         driver = DriverProcess(address, blob, self._workers, self._prefetch, self._finished, seen, sending)
         self._driver = driver
+        try:
+            if self._abandoned != abandoned:
+                self.abandon()
+            driver.await_ready(address, tell)
+        except BaseException:  # an interrupt, too, must not leave it behind
+            self.release()
+            raise
         return driver
 
     def start(self, pull: Pull) -> None:
         self.broken = True  # until it has started
         self._taken.clear()
-        driver = self._joined()
+        driver = self._joined(_do_not_wait)
         self._run = next(_RUNS)
         driver.begin(self._run)
         if self._wrapped.num_workers == 0:  # the data set may have been changed since, and is to be seen as it is
@@ -198,6 +214,11 @@ class RayEngine:
     def _digest(self) -> bytes:
         wrapped = self._wrapped
         return fingerprint(self._keyed.source.dataset, wrapped.collate_fn, wrapped.worker_init_fn, Inherited.now())
+
+
+def _do_not_wait(sentence: str) -> None:
+    """Let another engine go on: the loop waits for a batch."""
+    raise EngineFailed(sentence)
 
 
 def _sending(source: FileSource) -> Sending:

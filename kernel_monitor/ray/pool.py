@@ -9,7 +9,7 @@ import itertools
 import statistics
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from ..node_sources import RayNode
 from . import node_worker
 from .node_worker import NodeWorker, Place, Sending, Work, read_files
 
-STARTS_WITHIN = 60.0  # s until a worker that has not begun is given up: other jobs have the cores of its node
+MOVES_AFTER = 60.0  # s until a worker that has got no core is started on another node, if one has room
 LOOKS_AGAIN = 30.0  # s at most, until a node whose workers did not start is tried again
 TRIES = 3  # of a node, one after the other without success, where it is not that they were killed; then it is left out
 _GIVES_UP = 60.0  # s without any worker, after which slots are no longer kept waiting
@@ -50,6 +50,7 @@ class _Remote:
     handle: Any
     node: str  # id
     number: int
+    begun: bool = False  # it has its core, and starts
     ready: bool = False
     leaving: bool = False  # gets no more slots, and is ended when it has answered
     calls: dict[asyncio.Future[Any], float] = field(default_factory=dict)  # under way, with when they began
@@ -95,11 +96,9 @@ class Pool:
         ray.cloudpickle.register_pickle_by_value(node_worker)
         self._actor = ray.remote(NodeWorker)
         self._ours = ray.get_runtime_context().get_node_id()
-        self._without_since: float | None = (
-            None  # s (monotonic), since when no worker takes slots; None before the first
-        )
-        self._last_failure: str | None = None  # why a worker did not start
-        self._tasks: set[asyncio.Task[None]] = set()  # asyncio itself keeps none
+        self._without_since: float | None = None  # s (monotonic), since when no worker is there; None before the first
+        self.last_failure: str | None = None  # why a worker did not start
+        self._tasks: set[asyncio.Task[Any]] = set()  # asyncio itself keeps none
 
     # ---- what there is
 
@@ -114,32 +113,25 @@ class Pool:
         if self.ready:
             return None
         if self._without_since is not None and time.monotonic() - self._without_since > _GIVES_UP:
-            return f"No worker was there for {_GIVES_UP:.0f} s: {self._last_failure or 'none starts'}"
-        if any(not worker.leaving for worker in self.workers):
-            return None
-        usable = [node for node in self._candidates() if node.reason is None]
-        if usable:
+            return f"No worker was there for {_GIVES_UP:.0f} s: {self.last_failure or 'none starts'}"
+        ours = self.nodes.get(self._ours)
+        if ours is not None and not ours.alive:
+            return "Ray on this machine has ended."
+        if any(not worker.leaving for worker in self.workers) or any(not node.reason for node in self.candidates()):
             return None
         left_out = [f"{node.address}: {node.reason}" for node in self.nodes.values() if node.alive and node.reason]
+        if not left_out and self._without_since is None:  # they may still come
+            return None
         return f"No node can work for the loader. {'; '.join(left_out) or 'None has a core for Ray.'}"
 
     def shown(self) -> list[RayNode]:
         """The nodes for the kernel; those that are left out with the reason."""
         working = Counter(worker.node for worker in self.ready)
         return [
-            RayNode(
-                node.id,
-                node.address,
-                working[node.id],
-                node.answered,
-                node.alive,
-                node.reason,
-                node.note,
-                node.is_ours,
-                node.is_sent_files,
-            )
+            RayNode(node.id, node.address, working[node.id], node.answered, node.alive, node.reason, node.note,
+                    node.is_ours, node.is_sent_files)
             for node in self.nodes.values()
-        ]
+        ]  # fmt: skip
 
     # ---- changes of it
 
@@ -181,24 +173,25 @@ class Pool:
             name, resources = found["NodeID"], found["Resources"]
             alive.add(name)
             if name not in self.nodes:
-                cores, store = int(resources.get("CPU", 0)), int(resources.get("object_store_memory", 0))
-                self.nodes[name] = Node(name, found["NodeManagerAddress"], cores, store, name == self._ours)
+                self.nodes[name] = Node(name, found["NodeManagerAddress"], 0, 0, name == self._ours)
+            node = self.nodes[name]
+            node.cores, node.store = int(resources.get("CPU", 0)), int(resources.get("object_store_memory", 0))
         for name, node in self.nodes.items():
             node.alive = name in alive
 
-    def _candidates(self) -> list[Node]:
+    def candidates(self) -> list[Node]:
         """The nodes that may work: others than the one that trains; that one only where it is alone."""
         alive = [node for node in self.nodes.values() if node.alive and node.cores > 0]
         return [node for node in alive if not node.is_ours] or alive
 
-    def _roomiest(self) -> Node | None:
+    def _roomiest(self, but: Node | None = None) -> Node | None:
         now, load = time.monotonic(), dict.fromkeys(self.nodes, 0)
         for worker in self.workers:
             load[worker.node] += 1
         free = [
             node
-            for node in self._candidates()
-            if node.reason is None and load[node.id] < node.cores and now >= node.waits_until
+            for node in self.candidates()
+            if node is not but and node.reason is None and load[node.id] < node.cores and now >= node.waits_until
         ]
         return min(free, key=lambda node: load[node.id] / node.cores, default=None)
 
@@ -216,15 +209,25 @@ class Pool:
         handle = options.remote(self._blob, self.version, number, max(1, self.wanted), self._place)
         worker = _Remote(handle, node.id, number)
         self.workers.append(worker)
-        task = asyncio.create_task(self._greet(worker, node))
+        self._run(self._greet(worker, node))
+
+    def _run(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _greet(self, worker: _Remote, node: Node) -> None:
         try:
-            found = await asyncio.wait_for(self._asked(worker.handle.hello.remote()), STARTS_WITHIN)
-        except TimeoutError:
-            self._not_started(worker, node, "its cores are taken by others", lasting=True)
+            begun = self._asked(worker.handle.__ray_ready__.remote())
+            # Without a limit: others may keep the cores for long, and a busy machine takes minutes to import torch.
+            while not (await asyncio.wait([begun], timeout=MOVES_AFTER))[0]:
+                if self._roomiest(but=node) is not None:
+                    node.waits_until = time.monotonic() + LOOKS_AGAIN
+                    self.lose(worker, "its node has no free core")
+                    return
+            worker.begun = begun.result() or True
+            found = await self._asked(worker.handle.hello.remote())
         except Exception as error:  # noqa: BLE001 - Ray's, or of the user's own modules on that node
             self._not_started(worker, node, last_line(error), lasting=not self.is_loss(error))
         else:
@@ -257,7 +260,7 @@ class Pool:
             return
         node.failures += 1
         node.waits_until = time.monotonic() + min(LOOKS_AGAIN, 2.0 ** (node.failures - 2))
-        self._last_failure = why
+        self.last_failure = why
         if lasting and node.failures >= TRIES:
             node.reason = why
         self.lose(worker, why)
@@ -307,18 +310,15 @@ class Pool:
         error = call.exception()
         if error is None:
             self.nodes[worker.node].answered += 1
-        elif self._is_loss(error):
+        elif self.is_loss(error):
             self.lose(worker, last_line(error))
         self._end_if_done(worker)
         self._changed()
 
     def is_loss(self, error: BaseException) -> bool:
         """Return whether a call failed because of its worker or its node, not by itself."""
-        return isinstance(error, _WorkerLost) or self._is_loss(error)
-
-    def _is_loss(self, error: BaseException) -> bool:
-        exceptions = self._ray.exceptions
-        return isinstance(error, exceptions.RayError) and not isinstance(error, exceptions.RayTaskError)
+        ours = self._ray.exceptions
+        return isinstance(error, _WorkerLost | ours.RayError) and not isinstance(error, ours.RayTaskError)
 
     def _end_if_done(self, worker: _Remote) -> None:
         if worker.leaving and not worker.calls:
@@ -332,10 +332,7 @@ class Pool:
             return await self._asked(worker.handle.compute.remote(self.version, work.slot, work.rows, contents))
 
         waiting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        task = asyncio.create_task(ask())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda answer: _settle(waiting, answer))
+        self._run(ask()).add_done_callback(lambda answer: _settle(waiting, answer))
         return waiting
 
     def _asked(self, reference: Any) -> asyncio.Future[Any]:

@@ -73,7 +73,7 @@ class RunningCluster:
 
     def workers(self) -> list[psutil.Process]:
         """The processes that run a worker of ours."""
-        return [process for process in self.processes() if _name(process).startswith("ray::NodeWorker")]
+        return [process for process in self.processes() if command(process).startswith("ray::NodeWorker")]
 
     def kill_worker(self, which: int = 0) -> None:
         workers = self.workers()
@@ -108,7 +108,8 @@ class RunningCluster:
         return json.loads(line)
 
 
-def _name(process: psutil.Process) -> str:
+def command(process: psutil.Process) -> str:
+    """The command line of a process; empty where it has ended."""
     try:
         return " ".join(process.cmdline())
     except psutil.Error:

@@ -32,13 +32,16 @@ class Reference:
         made: concurrent.futures.Future[Any] = concurrent.futures.Future()
         if isinstance(self._answer, Exception):
             made.set_exception(self._answer)
-        else:
+        elif self._answer is not None:
             made.set_result(self._answer)
         return made
 
 
 class FakeRay:
-    """What the pool asks of Ray; `greetings` are the answers to `hello`, by node."""
+    """What the pool asks of Ray. By node, `greetings` answer `hello`, and `begins` says whether a worker gets a core.
+
+    Without an answer, or a core, nothing comes.
+    """
 
     class exceptions:  # noqa: N801
         class RayError(Exception):
@@ -50,6 +53,7 @@ class FakeRay:
     def __init__(self, **cores: int) -> None:
         self.cores = cores  # by node; `head` is the driver's
         self.greetings: dict[str, Any] = {}
+        self.begins: dict[str, bool] = {}
         self.placed: list[str] = []
         self.cloudpickle = self
 
@@ -85,12 +89,21 @@ class Started:
     def __init__(self, ray: FakeRay, node: str) -> None:
         self.ray, self.node = ray, node
         self.hello = self.load = self
+        self.__ray_ready__ = Begun(ray.begins.get(node, True))
 
     def remote(self, *args: Any) -> Any:
         if len(args) == 5:  # the constructor
             self.ray.placed.append(self.node)
             return self
         return Reference(self.ray.greetings.get(self.node, GREETING))
+
+
+class Begun:
+    def __init__(self, begins: bool) -> None:
+        self._answer = True if begins else None
+
+    def remote(self) -> Reference:
+        return Reference(self._answer)
 
 
 @pytest.fixture(autouse=True)
@@ -273,3 +286,53 @@ def test_batches_with_large_files_are_few_at_once() -> None:
     assert dispatch._limit() == 64
     dispatch.pool.sent_bytes = 200e6
     assert dispatch._limit() == 10
+
+
+def test_what_is_not_known_yet_is_no_refusal() -> None:
+    """Right after joining: no node yet, then one whose cores are not known, then they are."""
+    ray = FakeRay()
+    pools: list[Pool] = []
+
+    async def run() -> None:
+        pool = Pool(ray, Place({}, (), "/"), SENDING, 1, 2, lambda: None)
+        pools.append(pool)
+        pool.give(b"")
+        for cores in (None, 0, 2):
+            assert pool.hopeless is None
+            assert not pool.ready
+            ray.cores = {} if cores is None else {"head": cores}
+            await pool.look()
+            await asyncio.sleep(0.05)
+        assert len(pool.ready) == 1
+        ray.cores = {}
+        await pool.look()
+        assert pool.hopeless == "Ray on this machine has ended."
+
+    asyncio.run(run())
+
+
+def test_a_worker_that_starts_is_left_to_start_and_one_without_a_core_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine takes minutes to import torch; others' jobs may have the cores of one node, not of the other."""
+    monkeypatch.setattr(pool_module, "MOVES_AFTER", 0.1)
+    ray = FakeRay(head=1, a=1)
+    ray.begins["a"] = False
+
+    async def run() -> None:
+        pool = Pool(ray, Place({}, (), "/"), SENDING, 1, 2, lambda: None)
+        pool.give(b"")
+        await pool.look()
+        await asyncio.sleep(0.5)
+        await pool.look()
+        assert ray.placed == ["a"]  # waited for, as there is no other
+        assert pool.hopeless is None
+        ray.cores["b"] = 1
+        ray.greetings["b"] = None  # no answer yet
+        await pool.look()
+        await asyncio.sleep(0.5)
+        for _ in range(5):
+            await pool.look()
+            await asyncio.sleep(0.2)
+        assert ray.placed == ["a", "b"]
+        assert [worker.begun for worker in pool.workers] == [True]
+
+    asyncio.run(run())

@@ -86,6 +86,16 @@ class Engine(Protocol):
         """Give back processes, threads and memory; `start` may follow."""
 
 
+class Patient:
+    """Base of an engine whose `prepare` may wait for minutes, as for the cores of other machines."""
+
+    tell: Callable[[str], None] = staticmethod(lambda _: None)  # is given a sentence on what `prepare` waits for
+
+    def abandon(self) -> None:
+        """Let a `prepare` that waits end, with an error; by any thread, at once. One that is done stays done."""
+        raise NotImplementedError
+
+
 class WhenAsked:
     """Base of an engine that works in `receive` alone: it queues what it takes, `depth` batches at most."""
 

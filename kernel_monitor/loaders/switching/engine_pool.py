@@ -25,7 +25,7 @@ from ...protocol.states import CalibrationState, RemoteLimits
 from ...text import cause, log_failed, log_outside
 from ..calibration import Calibration, calibrate
 from ..engines.backends import RAY, SPECS, THREADS, Backend, availability
-from ..engines.engine import Delivery, Engine, GivenSettings, Knobs, Setting, rest_in_workers, translated
+from ..engines.engine import Delivery, Engine, GivenSettings, Knobs, Patient, Setting, rest_in_workers, translated
 from ..engines.fork_server import NoWorkers
 from ..engines.rest_engine import RestEngine
 from ..engines.torch_engine import NAME as TORCHVISION
@@ -82,9 +82,17 @@ class PooledEngine:
         run = self.run
         return run is None or (run.closed and not run.in_flight)
 
-    def prepare(self) -> None:
+    def prepare(self, tell: Callable[[str], None] = lambda _: None) -> None:
+        """Prepare the engine; `tell` is given a sentence on what it waits for, if for long."""
         with self.use():
+            if isinstance(self.engine, Patient):
+                self.engine.tell = tell
             self.engine.prepare()
+
+    def abandon(self) -> None:
+        """Let a preparation that waits end: it has the lock. By any thread."""
+        if isinstance(self.engine, Patient):
+            self.engine.abandon()
 
     def call(self, method: Callable[..., Any], *args: Any) -> Any:
         """Call a method of the engine; if it raises, the engine is broken."""
@@ -117,6 +125,8 @@ class PooledEngine:
 
     def revoke(self) -> None:
         """Let what is under way be computed again, by the engine as it then is."""
+        if self._run is None:  # nor is a preparation to be waited for
+            return
         with self.use():
             run = self.run
             if run is not None:
@@ -127,6 +137,7 @@ class PooledEngine:
         """Give back what the engine has; the batches under way are taken again."""
         if os.getpid() != self._process:
             return
+        self.abandon()
         with self.use():
             self._give_back()
 
@@ -134,6 +145,7 @@ class PooledEngine:
         """Do what `release` does, unless a thread is inside the engine; return whether none was."""
         if os.getpid() != self._process:
             return True
+        self.abandon()
         try:
             lock = self.use()
         except Refused:  # this thread is inside

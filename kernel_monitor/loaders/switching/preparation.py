@@ -5,7 +5,7 @@ from __future__ import annotations
 import _thread
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ...text import log_outside
@@ -15,7 +15,7 @@ from ..engines.fork_server import NoWorkers
 from ..engines.synthetic import NAME as SYNTHETIC
 from ..engines.torch_engine import NAME as TORCHVISION
 from ..engines.torch_engine import WorkersEngine
-from .engine_pool import EnginePool
+from .engine_pool import EnginePool, PooledEngine
 from .switch import Click, SwitchState
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,10 @@ class Preparation:
     def request(self, target: str) -> None:
         """Ask for a switch to an engine that can run; returns at once, on any thread."""
         first = self._pool[TORCHVISION].engine
+        older = self._state.preparing
         click = self._state.request(target)
+        if older is not None and older is not self._state.preparing and older.target == RAY:
+            self._pool[RAY].abandon()
         if click is None:
             return
         if target == TORCHVISION and (not isinstance(first, WorkersEngine) or first.forks or first.started):
@@ -81,6 +84,9 @@ class Preparation:
         if click is not None:
             with self._deferred_again(click):
                 self.start_workers()  # the request may have come after the first time
+                if click.target == RAY:  # where it waits for others' cores, the engine in use goes on
+                    self._prepare_in_background(click).wait()
+                    return
                 if not self._may_start(click.target):
                     worker_start.before_dali()
                 self._prepare(click)
@@ -132,19 +138,39 @@ class Preparation:
                     self.deferred = click
             raise
 
-    def _prepare(self, click: Click) -> None:
+    def _prepare(self, click: Click, settled: Callable[[], None] = lambda: None) -> None:
+        """Prepare an engine. `settled` is called once it is ready, has failed, or waits for long."""
+
+        def tell(sentence: str) -> None:
+            self._state.waits(click, sentence)
+            settled()
+
+        pooled = None
         try:
-            pooled = None
-            while pooled is not self._pool[click.target]:  # a knob turned meanwhile has replaced the engine
-                pooled = self._pool[click.target]
-                pooled.prepare()
+            while click is self._state.preparing and pooled is not self._pool[click.target]:
+                pooled = self._pool[click.target]  # a knob turned meanwhile has replaced the engine
+                self._prepare_one(click, pooled, tell)
             self._state.ready(click)
         except Exception as error:  # noqa: BLE001 - whatever the engine's packages raise: the outgoing engine goes on
-            log_outside(log, "%s cannot be used; the engine in use goes on", click.target)
-            self._state.failed(click, error)
+            if click is self._state.preparing:
+                log_outside(log, "%s cannot be used; the engine in use goes on", click.target)
+                self._state.failed(click, error)
+        finally:
+            settled()
 
-    def _prepare_in_background(self, click: Click) -> None:
-        thread = threading.Thread(target=self._prepare, args=(click,), name=f"prepare {click.target}", daemon=True)
+    def _prepare_one(self, click: Click, pooled: PooledEngine, tell: Callable[[str], None]) -> None:
+        try:
+            pooled.prepare(tell)
+        except Exception:
+            if pooled is self._pool[click.target]:  # else it was released meanwhile, for the one in its place
+                raise
+
+    def _prepare_in_background(self, click: Click) -> threading.Event:
+        settled = threading.Event()
+        thread = threading.Thread(
+            target=self._prepare, args=(click, settled.set), name=f"prepare {click.target}", daemon=True
+        )
         # Thread.start() waits until the thread runs, and then for the GIL that it holds: 5 ms and more. A bare thread,
         # for which nothing waits, does the starting.
         _thread.start_new_thread(thread.start, ())
+        return settled

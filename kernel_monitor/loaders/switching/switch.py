@@ -132,6 +132,12 @@ class SwitchState:
                 self._ready, self.status = click.target, f"{click.target} ready, from the next batch"
         emit("engine-ready", self._loader, target=click.target)
 
+    def waits(self, click: Click, sentence: str) -> None:
+        """The engine of a request waits for something; the outgoing one goes on meanwhile."""
+        with self._lock:
+            if self.preparing is click:
+                self.status = f"switching to {click.target}: {sentence}; {self.active} goes on"
+
     def failed(self, click: Click, error: BaseException) -> None:
         """The engine of a request cannot be built: the outgoing one goes on."""
         message = self._cause(error)
