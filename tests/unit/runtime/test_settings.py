@@ -178,7 +178,7 @@ def test_odd_values_are_taken_or_refused_in_a_short_sentence(tmp_path: Path, mon
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
-    with pytest.raises(SessionError, match="'here' cannot be a folder for the recordings"):
+    with pytest.raises(SessionError, match="'here' cannot be found, as the working directory was deleted"):
         monitor.configure(record="here")
 
 
