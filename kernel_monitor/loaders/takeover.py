@@ -381,10 +381,7 @@ class Takeover:
         return None if attached is None else attached.loader
 
     def _make(self, iterator: Any) -> None:
-        """Make the switchable loader with the requested knobs and engine; if that fails, `_problem` has the reason.
-
-        It examines the data set as the workers of an `iterator` hold it; None: as it is now.
-        """
+        """Make the switchable loader, for the data set that an iterator's workers hold; `_problem`: why it fails."""
         wanted = self._wanted  # still shown as wanted while this runs, which may take seconds
         knobs, self._knobs_wanted = self._knobs_wanted, {}
         attached, plain = self._attached(), self._plain

@@ -374,7 +374,7 @@ def _measured_init(original: Callable[..., Any], module: dict[str, Any], mark: o
     def __init__(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         measured = _loaders is not None and module.get(_ACTIVE) is mark and OWN not in vars(loader)
         if measured:
-            _hold(self, loader)
+            torch_iterators.hold(self, loader)
         with _worker_start(loader), slow_samples.timed_workers(loader) if measured else _no_rings as rings:
             original(self, loader, *args, **kwargs)
         if measured:
@@ -391,13 +391,6 @@ def _measured_init(original: Callable[..., Any], module: dict[str, Any], mark: o
 
     setattr(__init__, _OURS, __init__)
     return __init__
-
-
-def _hold(iterator: Any, loader: Any) -> None:
-    try:
-        torch_iterators.hold(iterator, loader)
-    except Exception:
-        log.exception("a fault in kernel_monitor: the data set of workers is not known")
 
 
 _no_rings: AbstractContextManager[None] = contextlib.nullcontext()

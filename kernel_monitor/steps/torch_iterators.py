@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import logging
 import sys
 from collections.abc import Callable
 from typing import Any
 
 from . import loader_kinds
 from .attached_loader import OWN
+
+log = logging.getLogger(__name__)
 
 HELD = "_kernel_monitor_held"
 """The attribute of an iterator that has the data set as its workers got it; see `loaders.data.fingerprint.Held`."""
@@ -20,9 +23,11 @@ _GIVEN_TO_ITERATOR = ("collate_fn", "num_workers", "prefetch_factor")  # what to
 
 def hold(iterator: Any, loader: Any) -> None:
     """Note the data set that an iterator's workers get now; if they run already, as it is when they are first seen."""
-    if copy_of is None or loader.num_workers == 0 or HELD in vars(iterator) or loader_kinds.is_iterable(loader):
-        return
-    vars(iterator)[HELD] = copy_of(loader.dataset)
+    try:
+        if copy_of is not None and loader.num_workers and HELD not in vars(iterator):
+            vars(iterator)[HELD] = None if loader_kinds.is_iterable(loader) else copy_of(loader.dataset)
+    except Exception:
+        log.exception("a fault in kernel_monitor: the data set of workers is not known")
 
 
 def held(iterator: Any) -> Any:

@@ -148,7 +148,7 @@ def test_batches_are_those_of_plain_torch(
 ) -> None:
     """`torchvision`: after a click on `threads`, and in the middle of the next epoch."""
     expected = plain(files, options, change, when)
-    data, served = Changing(files), set()
+    data, served = Changing(files), set[str]()
     gc.collect()
     with attaching() if form == "attached" else nullcontext():
         loader: Any = DataLoader(data, BATCH, **options)
@@ -193,9 +193,9 @@ def test_what_only_the_workers_hold_is_left_to_them_and_the_status_says_so(
     files: list[Path], form: str, persistent: bool, change: Any, engine: str
 ) -> None:
     """Objects deeper in a data set are not copied. A click after their change does not take place in that epoch."""
-    options = {"num_workers": 2, "persistent_workers": persistent}
+    options: dict[str, Any] = {"num_workers": 2, "persistent_workers": persistent}
     expected = plain(files, options, change, "within")
-    data, said, backends = Changing(files), [], set()
+    data, said, backends = Changing(files), list[str](), set[str]()
     gc.collect()
     with attaching() if form == "attached" else nullcontext():
         loader: Any = DataLoader(data, BATCH, **options)
@@ -204,7 +204,7 @@ def test_what_only_the_workers_hold_is_left_to_them_and_the_status_says_so(
         def between(epoch: int, number: int) -> None:
             if epoch == 0:
                 return
-            engines = engines_of(loader) if form == "attached" else loader
+            engines: Any = engines_of(loader) if form == "attached" else loader
             if number == 3:
                 engines.switch(engine)
             if number > 3:
@@ -261,7 +261,7 @@ def test_without_workers_what_is_computed_ahead_is_computed_anew(
         loader = loader if form == "attached" else switchable(loader)
 
         def between(epoch: int, number: int) -> None:
-            engines = engines_of(loader) if number >= 0 and form == "attached" else loader
+            engines: Any = engines_of(loader) if number >= 0 and form == "attached" else loader
             if (epoch, number) == (0, 1):
                 engines.switch(engine)
             if number == 2:

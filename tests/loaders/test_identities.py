@@ -89,6 +89,7 @@ def asked(loader: Any, given: dict[str, Any], click: Callable[[str], None]) -> I
     """Ask for everything in each of five epochs; the click may come before, within or after the second one."""
     pids = set()
     last: Any = None
+    iterator: Any = None
     for epoch in range(5):
         click("before" if epoch == 1 else "between" if epoch == 2 else "")
         iterator = iter(loader)
@@ -135,7 +136,7 @@ def test_what_is_the_same_in_plain_torch_is_the_same(
     files: list[Path], options: dict[str, Any], kind: type[DataLoader[Any]], clicked: str, engine: str
 ) -> None:
     data = Located(files)
-    given = {"dataset": data, "collate_fn": collate, "batch_size": BATCH}
+    given: dict[str, Any] = {"dataset": data, "collate_fn": collate, "batch_size": BATCH}
     plain = list(asked(kind(**given, **options), given, lambda _: None))
     with attaching():
         loader: Any = kind(**given, **options)
@@ -156,7 +157,7 @@ def test_what_is_the_same_in_plain_torch_is_the_same(
 def test_what_a_wrapped_loader_keeps(files: list[Path], options: dict[str, Any]) -> None:
     """Its iterators are of a class of its own, and new for each epoch; the rest is the DataLoader's."""
     data = Located(files)
-    given = {"dataset": data, "collate_fn": collate, "batch_size": BATCH}
+    given: dict[str, Any] = {"dataset": data, "collate_fn": collate, "batch_size": BATCH}
     plain: Any = DataLoader(**given, **options)
     loader: Any = switchable(plain)
     for epoch in range(3):

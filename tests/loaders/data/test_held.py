@@ -128,10 +128,11 @@ def test_of_what_cannot_be_copied_every_change_is_noticed() -> None:
 
 def test_contents_are_those_of_the_moment() -> None:
     data = Data()
-    whole = Subset(data, list(range(9)))
+    indices = list(range(9))
+    whole = Subset(data, indices)
     before = contents([whole], whole)
     assert same_contents(before, contents([whole], whole))
-    for change in (_in_files, _in_list, _set("record.inner.names", []), lambda _: whole.indices.reverse()):
+    for change in (_in_files, _in_list, _set("record.inner.names", []), lambda _: indices.reverse()):
         before = contents([whole], whole)
         change(data)
         assert not same_contents(before, contents([whole], whole))
