@@ -321,17 +321,16 @@ def _through_torch_iterator(loader: Any, entry: AttachedLoader, make: Callable[[
 
     It is the one that the DataLoader keeps, if it keeps one: `iter(loader) is iter(loader)` then, as with torch.
     """
-    kept = torch_iterators.kept(loader)
-    if kept is not None:
-        vars(kept).pop(ATTACHED, None)  # that epoch ends here
-    iterator: Any = make()
+    engine: Any = make()
     try:
-        engine = iterator
+        kept = torch_iterators.kept(loader)
         iterator = torch_iterators.without_workers(loader, getattr(engine, "seed", None)) if kept is None else kept
-        vars(iterator)[ATTACHED] = steps = AttachedSteps(entry, loader, iterator)
+        steps = AttachedSteps(entry, loader, iterator)
         steps.adopt(iterator, engine)
+        vars(iterator)[ATTACHED] = steps
     except Exception:
         log.exception("a fault in kernel_monitor: an iterator is not of torch's class")
+        iterator = engine
     try:
         entry.iterator = weakref.ref(iterator)
     except TypeError:  # after a fault it may be a built-in iterator, which takes no weak references
@@ -501,7 +500,10 @@ def _engine_iterator_maker(
     if entry.loader is not loader:
         loaders.get_or_make(loader, begun.place, begun.name)
     make = entry.takeover.begin()
-    return None if make is None else (entry, make)
+    if make is None:
+        return None
+    getattr(torch_iterators.kept(loader), "__dict__", {}).pop(ATTACHED, None)  # its epoch ends here
+    return entry, make
 
 
 def _start_steps(iterator: Any, begun: _PendingIteration) -> AttachedSteps | None:

@@ -25,7 +25,8 @@ def hold(iterator: Any, loader: Any) -> None:
     """Note the data set that an iterator's workers get now; if they run already, as it is when they are first seen."""
     try:
         if copy_of is not None and loader.num_workers and HELD not in vars(iterator):
-            vars(iterator)[HELD] = None if loader_kinds.is_iterable(loader) else copy_of(loader.dataset)
+            switchable = not loader_kinds.is_iterable(loader) and loader_kinds.of_fastai(loader) is None
+            vars(iterator)[HELD] = copy_of(loader.dataset) if switchable else None
     except Exception:
         log.exception("a fault in kernel_monitor: the data set of workers is not known")
 
