@@ -10,11 +10,15 @@ from typing import Any
 
 from ..errors import MonitorError
 from .data.file_source import same
-from .data.fingerprint import snapshot
+from .data.fingerprint import Held, contents, same_contents
+from .engines.engine import Engine
 from .engines.torch_engine import NAME as TORCHVISION
 from .engines.torch_engine import WorkersEngine
 from .switching.engine_pool import EnginePool, PooledEngine
 from .switching.switch import SwitchState
+
+_CHANGED = "the data set was changed after its workers had started, in a part that only they have as it was ({})"
+_REMEDY = {True: "make the DataLoader anew, or do not keep its workers", False: "switch again in the next epoch"}
 
 
 class DatasetChanges:
@@ -26,12 +30,18 @@ class DatasetChanges:
         self._source = pool.setting.keyed.source
         self._pool = pool
         self._state = state
+        self._copy: Held | None = None  # of the data set, where there are workers
         self._seen: list[Any] = []  # of the data set, between two batches
-        self._held: list[Any] = []  # the values of its attributes then
+        self._held: list[Any] = []  # what it held then
 
     def check_between_batches(self) -> None:
         """Between two batches: where torch would see a change of the data set at once, let other engines see it."""
-        if self._state.active == TORCHVISION or isinstance(self._pool[TORCHVISION].engine, WorkersEngine):
+        if self._state.active == TORCHVISION:
+            return
+        engine = self._pool[TORCHVISION].engine
+        if isinstance(engine, WorkersEngine):
+            if engine.started and self._state.backend == TORCHVISION:  # their last batch is not delivered yet
+                self._leave_to_workers()
             return
         seen = self._source.glance()
         changed = not same(seen, self._seen)
@@ -39,8 +49,8 @@ class DatasetChanges:
             self._seen = seen
             self._source.renew()
             self._translate()
-        held = self._source.held()
-        if changed or not same(held, self._held):
+        held = contents([self._source.dataset], self._source.dataset)
+        if changed or not same_contents(held, self._held):
             self._held = held
             self._pool.data_changed()
 
@@ -53,17 +63,44 @@ class DatasetChanges:
             self._source.show(self._wrapped.dataset)
             self.shown = False
         elif not (self._wrapped.persistent_workers and self.shown):
-            self._show(pooled, engine, snapshot(self._wrapped.dataset))
-            self.shown = True
+            self._show(pooled, engine, Held(self._wrapped.dataset))
+        elif engine.started:
+            self._leave_to_workers()
         self._translate()
 
-    def _show(self, pooled: PooledEngine, engine: WorkersEngine, dataset: Any) -> None:
+    def hold(self, held: Held | None) -> bool:
+        """Show the engines the data set as workers of torch's own iterator hold it; return whether they can serve it.
+
+        None: there are no such workers.
+        """
+        if held is None:
+            return True
+        if held is not self._copy:
+            pooled = self._pool[TORCHVISION]
+            self._show(pooled, pooled.engine, held)
+            self._translate()
+        return not self._leave_to_workers()
+
+    def _leave_to_workers(self) -> bool:
+        """Return whether the workers alone have the data set as it was; `torchvision` then goes on."""
+        if self._copy is None or not self._copy.changed():
+            return False
+        active = self._state.active
+        if active != TORCHVISION:
+            error = MonitorError(_CHANGED.format(_REMEDY[self._wrapped.persistent_workers]))
+            self._state.fall_back(active, error, TORCHVISION)
+        return True
+
+    def _show(self, pooled: PooledEngine, engine: Engine, held: Held) -> None:
         """Show a new state of the data set, and give back workers that have another one."""
-        with pooled.use():
-            outdated = engine.outdated(dataset, shared=pooled.run is not None)
-        if engine.started and not outdated:
-            return
-        self._source.show(dataset)
+        self._copy, self.shown = held, True
+        outdated = False
+        if isinstance(engine, WorkersEngine):
+            with pooled.use():
+                outdated = engine.outdated(held.dataset, shared=pooled.run is not None)
+            if engine.started and not outdated:
+                return
+        self._source.show(held.dataset)
         if outdated:
             pooled.release()
 

@@ -189,9 +189,7 @@ class Orders:
             return False
         if record.answered > before.answered or record.finished:
             return False
-        if not self._rewinds:
-            self.workers_kept = True
-        elif before.after is not None and before.after.same(Origin.now(self._loader, kept=False)):
+        if self._rewinds and before.after is not None and before.after.same(Origin.now(self._loader, kept=False)):
             newest[1].rewind(self._loader)
             if before.loaded is None:  # else the order was drawn again, from generators of its own
                 newest[1].defaults.restore()

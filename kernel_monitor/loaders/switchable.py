@@ -130,6 +130,7 @@ def _made(
     dry_run: bool,
     seeded: bool,
     attached: AttachedLoader | None = None,
+    held: Any = None,
 ) -> SwitchableLoader:
     loader = copy.copy(loader)  # only ours may get another sampler
     for kept in ("_iterator", KEPT):  # workers and engines that the user's DataLoader keeps
@@ -139,7 +140,7 @@ def _made(
         _check_opaque(loader.dataset)
     # Asks for the length, too, which a plan needs.
     keys = listed_keys(loader)
-    source, found = examined(loader.dataset, dry_run=dry_run, seeded=seeded, keys=keys)
+    source, found = examined(loader.dataset, dry_run=dry_run, seeded=seeded, keys=keys, held=held)
     keyed = KeyedDataset(source, on_error)
     made = SwitchableLoader(setting(keyed, found, loader, device or _device(), dali), name, seed, shard, attached)
     if attached is None:
@@ -148,11 +149,13 @@ def _made(
     return made
 
 
-def switchable_of_attached(attached: AttachedLoader, loader: DataLoader[Any]) -> SwitchableLoader:
-    """Return a switchable loader for an attached DataLoader, with its id, name and steps."""
-    return _made(
-        loader, attached.name, None, None, None, "raise", shard=False, dry_run=True, seeded=True, attached=attached
-    )
+def switchable_of_attached(attached: AttachedLoader, loader: DataLoader[Any], held: Any) -> SwitchableLoader:
+    """Return a switchable loader for an attached DataLoader, with its id, name and steps.
+
+    `held`: the copy of the data set that workers of an epoch under way have; None if there is none.
+    """
+    given: dict[str, Any] = {"shard": False, "dry_run": True, "seeded": True, "attached": attached, "held": held}
+    return _made(loader, attached.name, None, None, None, "raise", **given)
 
 
 def live() -> list[SwitchableLoader]:

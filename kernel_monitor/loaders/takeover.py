@@ -22,12 +22,13 @@ import torch
 
 from ..errors import BackendUnavailable, MonitorError
 from ..privacy import private
-from ..steps import watched_loader
+from ..steps import torch_iterators, watched_loader
 from ..steps.attached_loader import AttachedLoader
 from ..steps.watched_loader import Epoch
 from ..text import cause, log_outside
 from . import events
 from .data.file_source import examined
+from .data.fingerprint import Held
 from .data.keyed_dataset import KeyedDataset
 from .data.layouts import PROTOCOL, parts
 from .engines import worker_start
@@ -55,10 +56,9 @@ _LEARNT = (
     "loop waits for a second or two. If it is slower then, the page says so, and the way back is one click."
 )
 
-_CONTEXT = "_DataLoader__multiprocessing_context"
-_GIVEN_TO_ITERATOR = ("collate_fn", "num_workers", "prefetch_factor")  # what torch's iterator copies
-
 log = logging.getLogger(__name__)
+
+torch_iterators.copy_of = Held
 
 
 class Takeover:
@@ -158,7 +158,7 @@ class Takeover:
             self._wanted = None if self._choice == TORCHVISION else self._choice
             self._problem = ""
             if self._wanted is not None and self._may_make:
-                self._make()
+                self._make(torch_iterators.kept(self._plain))
                 if self._problem:
                     begins = f"{name} cannot be used"
                     problem = self._problem if self._problem.startswith(begins) else f"{begins}: {self._problem}"
@@ -181,7 +181,7 @@ class Takeover:
                 raise MonitorError(f"Nothing can be set here: {fixed or 'its DataLoader is gone.'}")
             self._knobs_wanted |= knobs
             if self._may_make:
-                self._make()
+                self._make(torch_iterators.kept(self._plain))
 
     def code(self, *, compare: bool = True) -> str:
         """Return a Python file that delivers its batches by DALI; see `SwitchableLoader.code`.
@@ -280,22 +280,25 @@ class Takeover:
         What that function raises, plain torch would raise, too.
         """
         with self._lock:
+            kept = torch_iterators.kept(self._plain)
             if self.loader is None and (self._wanted is not None or self._knobs_wanted):
-                self._make()
+                self._make(kept)
             made, plain = self.loader, self._plain
             if made is None or plain is None:
                 self._first_torch_epoch()
                 return None
-            made.adopt_settings(_settings(plain))
-            kept = getattr(plain, "_iterator", None) is not None
+            made.adopt_settings(torch_iterators.settings(plain))
             made.note_torch_epochs(
-                max((record.number for record in self.records() if record.batches), default=-1), kept
+                max((record.number for record in self.records() if record.batches), default=-1), kept is not None
             )
+            state = made.switch_state
             waits = made.preparation.deferred is not None  # an engine waits for the next iteration, which prepares it
-            # Torch would now make workers to keep, and draw a seed for them, as plain torch did at its first epoch.
-            late = plain.persistent_workers and not kept and made.newest is not None
-            if made.switch_state.active == TORCHVISION and not (self._knobs_set or waits or late):
-                made.switch_state.delivered(TORCHVISION, self._first_torch_epoch(), 0)  # it will deliver
+            # Workers that torch would make now, to keep them, hold the data set of all epochs: torch makes them.
+            torchs = plain.persistent_workers and plain.num_workers > 0 and kept is None
+            if state.active != TORCHVISION or waits or self._knobs_set:
+                torchs = torchs or not made.changes.hold(torch_iterators.held(kept))
+            if torchs or (state.active == TORCHVISION and not (self._knobs_set or waits)):
+                state.delivered(TORCHVISION, self._first_torch_epoch(), 0)  # it will deliver
                 return None
         return lambda: self._iterate(made)
 
@@ -305,16 +308,21 @@ class Takeover:
             return None
         with self._lock:
             if self.loader is None:
-                self._make()
+                self._make(iterator)
             made = self.loader
             if made is None:
                 return None
             made.preparation.prepare_deferred()
-            preparing = made.switch_state.preparing
-            replays = preparing is not None and SPECS[preparing.target].replays
-            if made.switch_state.active == TORCHVISION and not (replays or self._knobs_set):
+            if not self._is_wanted(made) or not self._has_same_settings(made, iterator):
                 return None
-            return Rest(self, made, iterator._sampler_iter) if self._has_same_settings(made, iterator) else None
+            served = made.changes.hold(torch_iterators.held(iterator)) and self._is_wanted(made)
+            return Rest(self, made, iterator._sampler_iter) if served else None
+
+    def _is_wanted(self, made: SwitchableLoader) -> bool:
+        """Return whether the switchable loader is to deliver, and not torch's iterator."""
+        preparing = made.switch_state.preparing
+        replays = preparing is not None and SPECS[preparing.target].replays
+        return made.switch_state.active != TORCHVISION or replays or bool(self._knobs_set)
 
     def renew(self) -> None:
         """Note that the DataLoader was made anew; keep the chosen engine and the knobs."""
@@ -372,8 +380,8 @@ class Takeover:
         attached = self._attached()
         return None if attached is None else attached.loader
 
-    def _make(self) -> None:
-        """Make the switchable loader with the requested knobs and engine; if that fails, `_problem` has the reason."""
+    def _make(self, iterator: Any) -> None:
+        """Make the switchable loader, for the data set that an iterator's workers hold; `_problem`: why it fails."""
         wanted = self._wanted  # still shown as wanted while this runs, which may take seconds
         knobs, self._knobs_wanted = self._knobs_wanted, {}
         attached, plain = self._attached(), self._plain
@@ -383,13 +391,13 @@ class Takeover:
             reason = why_fixed(plain, attached=attached.of_torch)
             if reason is not None:
                 raise BackendUnavailable(reason)
-            made = switchable_of_attached(attached, plain)
+            made = switchable_of_attached(attached, plain, getattr(torch_iterators.held(iterator), "dataset", None))
             if not worker_start.dali_runs():
                 made.preparation.without_workers()  # torch's own iterator forks its workers itself
             if knobs:
                 made.set(**knobs)
                 self._knobs_set |= knobs
-            made.adopt_settings(_settings(plain))
+            made.adopt_settings(torch_iterators.settings(plain))
             self._made, vars(plain)[KEPT] = weakref.ref(made), _Kept(made)
             known = None if wanted is None else made.backends.get(wanted)
             if known is not None and not known.available:  # the page lists what can be used
@@ -483,15 +491,6 @@ def live() -> list[AnyLoader]:
     """Every loader that can be switched and is still in use, wrapped or attached, oldest first."""
     attached = [takeover(source) for source in watched_loader.live() if isinstance(source, AttachedLoader)]
     return sorted([*live_wrapped(), *attached], key=lambda loader: int(loader.id.rpartition("-")[2]))
-
-
-def _settings(plain: Any) -> dict[str, Any]:
-    """Return a DataLoader's assignable attributes; what its persistent workers have replaces later assignments."""
-    found = {name: value for name, value in vars(plain).items() if not name.startswith("_") or name == _CONTEXT}
-    kept = getattr(plain, "_iterator", None)
-    if kept is not None:
-        found |= {name: value for name in _GIVEN_TO_ITERATOR if (value := getattr(kept, f"_{name}", None)) is not None}
-    return found
 
 
 def _backends_before_click(plain: Any, of_torch: bool) -> dict[str, Backend]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import logging
 import sys
 import threading
@@ -21,7 +20,8 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from ..os_process import in_forked_children
-from . import loader_kinds, phase_times, sample_times, slow_samples, watched_loader
+from . import loader_kinds, phase_times, sample_times, slow_samples, torch_iterators
+from .attached_entries import Loaders, Place
 from .attached_loader import OWN, AttachedLoader, Rest, Takeover
 from .loop_site import loader_name, loop_site
 from .watched_loader import ATTACHED, Epoch, IterationSteps
@@ -51,11 +51,17 @@ class AttachedSteps(IterationSteps):
         self._rest: Rest | None = None  # the batches left to the engine, once one takes over
         self._engine: Iterator[Any] | None = None  # its iterator, once torch's workers have delivered theirs
         self._failed = False  # the engine could not begin: torch's iterator delivers the whole epoch
+        self._in_sampler: Any = None  # what the iterator has in place of its sampler since an engine has the rest
 
-    @property
-    def handed_over(self) -> bool:
-        """Whether the rest of the epoch was given to an engine."""
-        return self._rest is not None
+    def handed_over(self, iterator: Any) -> bool:
+        """Return whether an engine has the epoch, or its rest, and torch has not begun another one meanwhile."""
+        return self._in_sampler is not None and iterator._sampler_iter is self._in_sampler
+
+    def adopt(self, iterator: Any, engine: Iterator[Any]) -> None:
+        """Let an engine deliver a whole epoch through torch's iterator, which torch has not reset for it."""
+        self._engine, iterator._num_yielded = engine, 0
+        iterator._sampler_iter = self._in_sampler = iter(())
+        _handed_over.add(self)
 
     def before(self, iterator: Any) -> Iterator[Any] | None:
         """Note that the next batch is requested; return the engine's iterator if that delivers it, else None."""
@@ -103,7 +109,7 @@ class AttachedSteps(IterationSteps):
         if rest is not None:
             self._rest = rest
             _handed_over.add(self)
-            iterator._sampler_iter = rest
+            iterator._sampler_iter = self._in_sampler = rest
 
     def _start_engine(self, iterator: Any, rest: Rest) -> Iterator[Any] | None:
         """Return the engine's iterator over the rest; after a fault give the rest back to torch's, and return None."""
@@ -115,7 +121,7 @@ class AttachedSteps(IterationSteps):
             self._engine = rest.continue_epoch(self._epoch, iterator._base_seed, asked)
         except Exception:
             log.exception("a fault in kernel_monitor: torch's own iterator goes on")
-            self._rest, self._failed = None, True
+            self._rest, self._in_sampler, self._failed = None, None, True
             iterator._sampler_iter = rest.batches()
             for _ in range(getattr(iterator, "_prefetch_factor", 0) * iterator._num_workers):
                 iterator._try_put_index()
@@ -152,106 +158,18 @@ _handed_over: weakref.WeakSet[AttachedSteps] = weakref.WeakSet()
 """Iterations whose rest was given to an engine: torch's own `__next__` would end them early."""
 
 
-class _Place(NamedTuple):
-    """Where a loop over a DataLoader stands: DataLoaders made anew for the same loop and data set are one loader.
-
-    An iterable-style data set may be made anew, too: no engine is chosen for it that another one should not have.
-    """
-
-    file: str
-    line: int
-    role: str | None  # of the loader in the framework that runs the loop
-    dataset: int | type  # `id`, or the class of an iterable-style one
-    code: Any  # a weak reference to the code of the loop; None: of a map-style data set
-
-
 class _PendingIteration(NamedTuple):
     """An iteration whose first batch was not requested yet. Until then nothing is measured: it may be unused."""
 
     loader: Any  # a weak reference if it keeps its iterator: else both would be in a cycle
-    place: _Place | None
+    place: Place | None
     name: str
     of_torch: bool = True
 
 
-class _Loaders:
-    """The entries of the DataLoaders that were iterated while attached; each goes with its DataLoader or data set."""
-
-    def __init__(self) -> None:
-        self._by_id: dict[int, tuple[weakref.ref[Any], AttachedLoader]] = {}
-        self._by_place: dict[_Place, list[tuple[weakref.ref[Any], AttachedLoader]]] = {}
-
-    def get(self, loader: Any) -> AttachedLoader | None:
-        """Return the entry of a DataLoader; None before its first batch."""
-        found = self._by_id.get(id(loader))
-        return found[1] if found is not None and found[0]() is loader else None
-
-    def get_or_make(self, loader: Any, place: _Place | None, name: str) -> AttachedLoader:
-        """Return the entry of a DataLoader; make it if there is none."""
-        with _lock:
-            return self._get_or_make(loader, place, name)
-
-    def _get_or_make(self, loader: Any, place: _Place | None, name: str) -> AttachedLoader:
-        found = self.get(loader)
-        if found is None:
-            found = self.find_earlier(loader, place)
-            if found is not None:
-                found.replace_loader(loader)
-            else:
-                found = AttachedLoader(_unused_name(name), loader)
-                if place is not None:
-                    self._keep_place(place, loader.dataset, found)
-            self._keep_loader(loader, found)
-        elif found.loader is not loader:  # another one of this entry was iterated meanwhile
-            found.replace_loader(loader)
-        return found
-
-    def find_earlier(self, loader: Any, place: _Place | None) -> AttachedLoader | None:
-        """Return the entry of a DataLoader made earlier for the same loop and data set; None if there is none.
-
-        The entry of a DataLoader that is still alive is not shared: a loop may iterate both, at once or in turn. Two
-        exceptions: `skip_first_batches` of accelerate makes a DataLoader for the rest of another one's epoch; and a
-        framework that makes a DataLoader for each evaluation may keep the earlier ones alive, as accelerate does.
-        """
-        if place is None:
-            return None
-        of = getattr(loader, "batch_sampler", None)  # fastai gives torch's iterators something that has none
-        whole = getattr(of, "__dict__", {}).get("batch_sampler")
-        for held, one in self._by_place.get(place, []):
-            other = one.loader
-            if place.code is not None:
-                if other is None:
-                    return one
-                continue
-            same = other is None or (whole is not None and getattr(other, "batch_sampler", None) is whole)
-            if held() is loader.dataset and (same or (place.role is not None and not one.under_way)):
-                return one
-        return None
-
-    def _keep_loader(self, loader: Any, entry: AttachedLoader) -> None:
-        key = id(loader)
-        self._by_id[key] = weakref.ref(loader, lambda _: self._by_id.pop(key, None)), entry
-
-    def _keep_place(self, place: _Place, dataset: Any, entry: AttachedLoader) -> None:
-        # Kept as long as another DataLoader may come to it: with the data set, or the code of the loop.
-        keeper = dataset if place.code is None else place.code()
-        try:
-            held = weakref.ref(keeper, lambda _: self._by_place.pop(place, None))
-        except TypeError:  # a tuple as data set
-            return
-        self._by_place.setdefault(place, []).append((held, entry))
-
-
-def _unused_name(name: str) -> str:
-    """Return the name, with `_2` and so on appended if a live loader has it; not `-2`, as in ids."""
-    taken = {source.name for source in watched_loader.live()}
-    names = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(2)))
-    return next(free for free in names if free not in taken)
-
-
-_lock = threading.RLock()  # reentrant: a finalizer that runs while it is held may iterate a DataLoader
-_loaders: _Loaders | None = None  # None: not attached
-_entries = _Loaders()  # stay from one `attach` to the next: a DataLoader that is iterated in both is one loader
+_lock = threading.RLock()  # reentrant: a finalizer that runs while it is held may attach, or detach
+_loaders: Loaders | None = None  # None: not attached
+_entries = Loaders()  # stay from one `attach` to the next: a DataLoader that is iterated in both is one loader
 _replaced: set[tuple[type, str]] = set()  # classes and names of the methods that are replaced now
 _mark: object = None  # of the newest `attach`, see `_ACTIVE`
 _on_first_iteration: Callable[[], object] | None = None  # see `attach`
@@ -378,13 +296,7 @@ def _measured_iter(original: Callable[[Any], Any], module: dict[str, Any], mark:
         except Exception:
             log.exception("a fault in kernel_monitor: a DataLoader is not measured")
         if taken_over is not None:
-            entry, make = taken_over
-            iterator = make()
-            try:
-                entry.iterator = weakref.ref(iterator)
-            except TypeError:  # after a fault it may be a built-in iterator, which takes no weak references
-                entry.iterator = None
-            return iterator
+            return _through_torch_iterator(self, *taken_over)
         outer, _in_torch.loader = getattr(_in_torch, "loader", None), self
         try:
             iterator = original(self)
@@ -395,12 +307,35 @@ def _measured_iter(original: Callable[[Any], Any], module: dict[str, Any], mark:
             if begun is not None and kept is not None:
                 held = weakref.ref(self) if loader_kinds.keeps(self, iterator) else begun.loader
                 kept[ATTACHED] = begun._replace(loader=held)
+                torch_iterators.hold(iterator, self)
         except Exception:
             log.exception("a fault in kernel_monitor: a DataLoader is not measured")
         return iterator
 
     setattr(__iter__, _OURS, __iter__)
     return __iter__
+
+
+def _through_torch_iterator(loader: Any, entry: AttachedLoader, make: Callable[[], Iterator[Any]]) -> Any:
+    """Return an iterator of torch's class whose batches are those of the engine's iterator that `make` returns.
+
+    It is the one that the DataLoader keeps, if it keeps one: `iter(loader) is iter(loader)` then, as with torch.
+    """
+    engine: Any = make()
+    try:
+        kept = torch_iterators.kept(loader)
+        iterator = torch_iterators.without_workers(loader, getattr(engine, "seed", None)) if kept is None else kept
+        steps = AttachedSteps(entry, loader, iterator)
+        steps.adopt(iterator, engine)
+        vars(iterator)[ATTACHED] = steps
+    except Exception:
+        log.exception("a fault in kernel_monitor: an iterator is not of torch's class")
+        iterator = engine
+    try:
+        entry.iterator = weakref.ref(iterator)
+    except TypeError:  # after a fault it may be a built-in iterator, which takes no weak references
+        entry.iterator = None
+    return iterator
 
 
 _in_torch = threading.local()  # `loader`: the DataLoader whose original `__iter__` runs on this thread
@@ -437,6 +372,8 @@ def _measured_init(original: Callable[..., Any], module: dict[str, Any], mark: o
     @functools.wraps(original)
     def __init__(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         measured = _loaders is not None and module.get(_ACTIVE) is mark and OWN not in vars(loader)
+        if measured:
+            torch_iterators.hold(self, loader)
         with _worker_start(loader), slow_samples.timed_workers(loader) if measured else _no_rings as rings:
             original(self, loader, *args, **kwargs)
         if measured:
@@ -478,7 +415,8 @@ def _measured_next(original: Callable[[Any], Any], module: dict[str, Any], mark:
         if steps is None or module.get(_ACTIVE) is not mark:
             return original(self)
         # Of what was delivered between `detach` and another `attach`, its counts would know nothing.
-        if (_loaders is None or getattr(steps, "mark", mark) is not mark) and not getattr(steps, "handed_over", False):
+        unmeasured = _loaders is None or getattr(steps, "mark", mark) is not mark
+        if unmeasured and not (hasattr(steps, "handed_over") and steps.handed_over(self)):
             return original(self)
         engine = None
         try:
@@ -508,13 +446,13 @@ def _measured_next(original: Callable[[Any], Any], module: dict[str, Any], mark:
                 except Exception:
                     log.exception("a fault in kernel_monitor: a step is not measured")
                 return batch
-        return _next_of_engine(steps, engine)
+        return _next_of_engine(self, steps, engine)
 
     setattr(__next__, _OURS, __next__)
     return __next__
 
 
-def _next_of_engine(steps: Any, engine: Iterator[Any]) -> Any:
+def _next_of_engine(iterator: Any, steps: Any, engine: Iterator[Any]) -> Any:
     try:
         batch = next(engine)
     except StopIteration:
@@ -524,6 +462,7 @@ def _next_of_engine(steps: Any, engine: Iterator[Any]) -> Any:
             log.exception("a fault in kernel_monitor: an epoch is not counted")
         raise
     try:
+        iterator._num_yielded += 1
         steps.got_of_engine(batch)
     except Exception:
         log.exception("a fault in kernel_monitor: a batch is not counted")
@@ -543,16 +482,16 @@ def _begin(loader: Any, frame: FrameType) -> _PendingIteration | None:
     if at is not None:
         where = (at.f_code.co_filename, at.f_lineno, site.role)
         if loader_kinds.is_iterable(loader):
-            place = _Place(*where, type(loader.dataset), weakref.ref(at.f_code))
+            place = Place(*where, type(loader.dataset), weakref.ref(at.f_code))
             hash(place)  # while the code lives
         else:
-            place = _Place(*where, id(loader.dataset), None)
+            place = Place(*where, id(loader.dataset), None)
     held = weakref.ref(loader) if loader.persistent_workers else loader
     return _PendingIteration(held, place, site.role or loader_name(loader, at))
 
 
 def _engine_iterator_maker(
-    loaders: _Loaders, loader: Any, begun: _PendingIteration
+    loaders: Loaders, loader: Any, begun: _PendingIteration
 ) -> tuple[AttachedLoader, Callable[[], Any]] | None:
     """Return a loader's entry and a function that makes its iterator, if a click gave it an engine; else None."""
     entry = loaders.get(loader) or loaders.find_earlier(loader, begun.place)
@@ -561,7 +500,10 @@ def _engine_iterator_maker(
     if entry.loader is not loader:
         loaders.get_or_make(loader, begun.place, begun.name)
     make = entry.takeover.begin()
-    return None if make is None else (entry, make)
+    if make is None:
+        return None
+    getattr(torch_iterators.kept(loader), "__dict__", {}).pop(ATTACHED, None)  # its epoch ends here
+    return entry, make
 
 
 def _start_steps(iterator: Any, begun: _PendingIteration) -> AttachedSteps | None:
@@ -586,6 +528,6 @@ def _start_steps(iterator: Any, begun: _PendingIteration) -> AttachedSteps | Non
 @in_forked_children
 def _in_child() -> None:
     global _entries, _lock
-    _entries, _lock = _Loaders(), threading.RLock()
+    _entries, _lock = Loaders(), threading.RLock()
     _handed_over.clear()  # their engines run in the parent
     _restore_all()

@@ -21,7 +21,7 @@ def attaching(*, polled: bool = False) -> Iterator[None]:
     `polled`: another thread reads the loaders' states all the time, as pages do.
     """
     attached.detach()
-    attached._entries = attached._Loaders()
+    attached._entries = attached.Loaders()
     assert attached.attach()
     ended = threading.Event()
 

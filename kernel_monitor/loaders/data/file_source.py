@@ -95,6 +95,7 @@ class FileSource:
         dry_run: whether data sets with a `__getitem__` of their own may be called to find out what it does.
         seeded: whether the random numbers of their `__getitem__` come from the plan; False: as in a plain DataLoader.
         keys: some of the sampler's keys, if not all are indices; None if no key is known.
+        held: the copy of it that workers have; None if there is none yet.
 
     Attributes:
         failure: why the data set cannot be examined, from `text.cause`; None if it can.
@@ -104,13 +105,19 @@ class FileSource:
     """
 
     def __init__(
-        self, dataset: Any, *, dry_run: bool = True, seeded: bool = True, keys: Sequence[Any] | None = None
+        self,
+        dataset: Any,
+        *,
+        dry_run: bool = True,
+        seeded: bool = True,
+        keys: Sequence[Any] | None = None,
+        held: Any = None,
     ) -> None:
         check(dataset)
-        self.dataset = self._users = dataset
+        self.dataset, self._users = dataset if held is None else held, dataset
         self.dry_run = dry_run
         self.seeded = seeded
-        self.gives_batches = gives_batches(dataset)
+        self.gives_batches = gives_batches(self.dataset)
         self._owns: list[OwnDataset] = []  # the parts with a `__getitem__` of their own
         self._traced: list[OwnDataset] = []  # the parts of a known layout whose transform only traces follow
         self._keys = keys
@@ -148,10 +155,6 @@ class FileSource:
         except Exception as error:  # noqa: BLE001 - the user's own classes may raise anything
             self._failed(error)
             return []
-
-    def held(self) -> list[Any]:
-        """Return the attributes of the data sets that DALI reads by their own code, to be compared like `glance`."""
-        return [value for own in self._owns if own.learnt is not None for value in attributes(own.dataset).values()]
 
     def _glanced(self) -> list[Any]:
         seen: list[Any] = []

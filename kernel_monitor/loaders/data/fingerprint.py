@@ -1,4 +1,4 @@
-"""A copy of a data set at the start of an epoch, and a digest of the objects that workers got."""
+"""A copy of a data set as workers got it, and a digest of the objects that they got."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import marshal
 import operator
 import pickle
 import sys
+from argparse import Namespace
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
-from types import CodeType, FunctionType, MethodType
+from itertools import islice
+from types import CodeType, FunctionType, MethodType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from ...text import log_outside
-from ..attributes import attributes
+from ..attributes import attributes, slots
 from .hugging_face import is_hugging_face
 
 # ---- A digest of the objects that worker processes get, to find out whether they have changed since.
@@ -266,15 +268,87 @@ FEW = 64  # elements; longer containers are copied without copies of their eleme
 
 _COPIED = (Counter, defaultdict, deque)  # whole, as their own `copy` does
 _CONTAINERS = (list, dict, OrderedDict, set, tuple)
+_PLAIN = (int, float, bool, str, bytes, type(None))
+_RECORDS = (SimpleNamespace, Namespace)  # of the standard library
+COMPARED = 10_000  # elements; longer containers are compared by their length and their first elements
+_MOST_COMPARED = 4096  # objects, and elements of an array, that are looked at
+
+
+class Held:
+    """A data set as its workers hold it, who got it when this was made.
+
+    It is a copy; objects that are not copied are shared with the user's data set. Of these the contents are kept, to
+    tell whether they have changed since. None of the user's code is called.
+
+    Attributes:
+        dataset: the copy; the user's own data set if its classes prevent a copy.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        done: dict[int, Any] = {}
+        try:
+            self.dataset = _copied(dataset, done, dataset)
+        except Exception:  # noqa: BLE001 - the user's own classes may raise anything: plain torch makes no copy
+            what = "%s cannot be copied: changes are seen at once"
+            log_outside(log, what, type(dataset).__name__, level=logging.INFO)
+            self.dataset, done = dataset, {id(dataset): dataset}
+        self._shared = [value for key, value in done.items() if id(value) == key]
+        self._contents = contents(self._shared, self.dataset)
+
+    def changed(self) -> bool:
+        """Return whether objects that are shared with the user's data set have changed."""
+        return not same_contents(self._contents, contents(self._shared, self.dataset))
+
+
+def contents(values: list[Any], dataset: Any) -> list[Any]:
+    """Return what objects hold, and what these hold in turn, for comparisons with `same_contents`.
+
+    Attributes and elements as they are; some elements only of arrays, and of containers above `COMPARED`. Left out are
+    functions and transforms, memory that workers share, objects of the standard library (loggers, locks) and private
+    attributes of objects that are no data sets: these are often caches.
+    """
+    found: list[Any] = []
+    todo, known = list(reversed(values)), set(map(id, values))
+    while todo and len(known) < _MOST_COMPARED:
+        value = todo.pop()
+        kind = type(value)
+        inner: list[Any] = []
+        if issubclass(kind, torch.Tensor):
+            found.append(None if value.is_inference() or value.is_shared() else value._version)
+        elif issubclass(kind, np.ndarray):
+            if value.flags.owndata:
+                found.append(value.flat[:: value.size // _MOST_COMPARED + 1].tobytes())
+        elif kind in (*_CONTAINERS, *_COPIED):
+            elements = value.values() if isinstance(value, dict) else value
+            inner = list(islice(elements, FEW))
+            found.append(list(elements) if len(value) <= COMPARED else len(value))
+        elif value is dataset or issubclass(kind, Dataset):
+            inner = [*attributes(value).values(), *slots(value)]
+        elif not callable(value) and (kind in _RECORDS or kind.__module__.split(".")[0] not in sys.stdlib_module_names):
+            inner = [held for name, held in attributes(value).items() if name[:1] != "_"] + list(slots(value))
+        found += inner
+        new = {id(one): one for one in inner if type(one) not in _PLAIN and id(one) not in known}
+        known |= new.keys()
+        todo += reversed(new.values())
+    return found
+
+
+def same_contents(a: list[Any], b: list[Any]) -> bool:
+    """Return whether two results of `contents` hold the same objects; numbers and texts may be equal ones."""
+    return len(a) == len(b) and all(map(_equal, a, b))
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if a is b or type(a) is not type(b):
+        return a is b
+    if type(a) is list:  # not by `==`, which calls the elements' own
+        return len(a) == len(b) and (all(map(operator.is_, a, b)) or all(map(_equal, a, b)))
+    return type(a) in _PLAIN and bool(a == b)
 
 
 def snapshot(dataset: Any) -> Any:
     """Return a copy of a data set in its present state; the data set itself if its own classes prevent a copy."""
-    try:
-        return copied(dataset)
-    except Exception:  # noqa: BLE001 - the user's own classes may raise anything: plain torch makes no copy, and the loop must go on
-        log_outside(log, "%s cannot be copied: changes are seen at once", type(dataset).__name__, level=logging.INFO)
-        return dataset
+    return Held(dataset).dataset
 
 
 def copied(dataset: Any) -> Any:
@@ -289,9 +363,11 @@ def copied(dataset: Any) -> Any:
 
 
 def _copied(value: Any, done: dict[int, Any], root: Any = None) -> Any:
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
     if id(value) in done:
         return done[id(value)]
-    kind = type(value)
     if kind in _CONTAINERS:
         copy: Any
         if len(value) > FEW or kind is set:
@@ -312,6 +388,7 @@ def _copied(value: Any, done: dict[int, Any], root: Any = None) -> Any:
         done[id(value)] = value.copy()
         return done[id(value)]
     is_root = value is root and not issubclass(kind, type) and not hasattr(kind, "__del__")
+    done[id(value)] = value
     if not (is_root or _has_state(value) or is_hugging_face(kind)):
         return value
     try:

@@ -147,6 +147,11 @@ class EpochIterator:
     def __len__(self) -> int:
         return len(self._loader) - self._record.passed
 
+    @property
+    def seed(self) -> int:
+        """The seed of the epoch's augmentation."""
+        return self._cursor.seed
+
     def begin(self) -> None:
         """Let the active engine start to work before the first batch is asked for."""
         self._state.record = self._record

@@ -48,6 +48,8 @@ SAMPLE = 0 if PART else 22  # points of each kind of loader; 0: all, or those of
 SAMPLE_ATTACHED = SAMPLE and 6
 IN_TORCHS_PLACE = (
     "_next_of_engine",
+    "_through_torch_iterator",
+    "hold",
     "_made",
     "EpochIterator.__next__",
     "Takeover._iterate",

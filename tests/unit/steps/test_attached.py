@@ -67,7 +67,8 @@ def test_a_fault_of_ours_costs_the_measurement_and_no_batch(
     def fault(*_: Any, **__: Any) -> Any:
         raise RuntimeError("a fault")
 
-    monkeypatch.setattr(f"{attached.__name__}.{name}", fault)
+    module = "kernel_monitor.steps.attached_entries" if name == "AttachedLoader" else attached.__name__
+    monkeypatch.setattr(f"{module}.{name}", fault)
     assert [batch.tolist() for (batch,) in numbers()] == [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert "a fault in kernel_monitor: a DataLoader is not measured" in caplog.text
 
