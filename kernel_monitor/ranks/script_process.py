@@ -6,17 +6,22 @@ session of its own, which is recorded, and which its child processes join. Worke
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import importlib
 import logging
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from multiprocessing import context, process, util
-from pathlib import Path
 from typing import Any
 
-RECORDINGS = "KERNEL_MONITOR_RUN"
-"""The environment variable with a folder, in which each process that records writes the path of its recording."""
+from ..os_process import child_environment
+
+RUN, REPORT = "KERNEL_MONITOR_RUN", "KERNEL_MONITOR_REPORT"
+"""Environment variables: processes are to record themselves, its value is the id of the script's own; the file for the
+report of the recording, or an empty text."""
 
 log = logging.getLogger(__name__)
 
@@ -59,21 +64,35 @@ def _measure() -> None:
     from .session_files import VARIABLE
 
     importlib.import_module("torch.utils.data")
-    folder = os.environ.get(RECORDINGS)
     if VARIABLE in os.environ:
         attached.attach(_import_loaders)
-    elif folder is not None:
-        _record(Path(folder))
+    elif RUN in os.environ:
+        _record()
 
 
-def _record(folder: Path) -> None:
-    """Start a session of this process, and write the path of its recording to a file in the folder."""
+def _record() -> None:
+    """Start a session of this process, and say at its end where it is recorded."""
     from ..runtime import monitor
 
     monitor.start()
     path = monitor.recording["path"]
     if path is not None:
-        (folder / str(os.getpid())).write_text(path, encoding="utf-8")
+        atexit.register(_end, os.getpid(), path)
+
+
+def _end(process_id: int, path: str) -> None:
+    """End the session, name its recording on stderr, and have its report written if there is to be one."""
+    if os.getpid() != process_id:  # a forked child
+        return
+    from ..runtime import monitor
+
+    monitor.stop("the process ended")
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # stderr is closed, or there is none
+        sys.stderr.write(f"recorded: {path}\n")
+    report = os.environ.get(REPORT)
+    if report:
+        command = [sys.executable, "-P", "-m", "kernel_monitor", "report", path, "-o", report]
+        subprocess.run(command, stdout=2, env=child_environment(), check=False)  # stdout is the script's
 
 
 def _import_loaders() -> None:
