@@ -128,6 +128,59 @@ def test_ranks_of_an_unmodified_script_are_switched_from_a_page(
     assert printed == "once True\nonce True\n"
 
 
+PAIR = """
+import os, subprocess, sys, time
+from pathlib import Path
+from torch.utils.data import DataLoader
+from torchvision import datasets, transforms
+
+out, photos, rank = Path(sys.argv[1]), sys.argv[2], os.environ.get("LOCAL_RANK", "0")
+if rank == "0":  # as Lightning starts the other ranks of a script
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=sys.argv[3], WORLD_SIZE="2", LOCAL_RANK="0")
+    other = subprocess.Popen([sys.executable, *sys.argv], env={**os.environ, "LOCAL_RANK": "1"})
+transform = transforms.Compose([transforms.Resize((32, 32)), transforms.ToTensor()])
+train_loader = DataLoader(datasets.ImageFolder(photos, transform), 8)
+while rank == "1" and not (out / "begin").exists():
+    time.sleep(0.02)
+while not (out / "enough").exists():
+    assert sum(len(targets) for _, targets in train_loader) == 121
+    time.sleep(0.05)
+if rank == "0":
+    sys.exit(other.wait())
+"""
+
+
+def test_a_switch_of_rank_0_holds_for_the_ranks_that_it_starts(
+    tmp_path: Path, photos: Path, place: Path, port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Asked before the first batch of the other rank, and after it; of either's loader."""
+    script = tmp_path / "pair.py"
+    script.write_text(PAIR)
+
+    def engines() -> list[tuple[str, str]]:
+        lines = called(capsys, "switch")[1].splitlines()[1:]
+        return [re.findall(r"(train_loader(?: · job 1)?) +([a-z-]+)", line)[0] for line in lines]
+
+    def both(engine: str) -> bool:
+        return engines() == [("train_loader", engine), ("train_loader · job 1", engine)]
+
+    with start(*COMMAND, "run", script, tmp_path, photos, port) as process:
+        try:
+            until(lambda: engines() == [("train_loader", "torchvision")], PATIENCE_S, process.poll)
+            patience = ("--seconds", PATIENCE_S)
+            assert called(capsys, "switch", "dali-cpu", *patience)[0] == 0
+            (tmp_path / "begin").touch()
+            until(lambda: both("dali-cpu"), PATIENCE_S, engines)
+            assert called(capsys, "switch", "torchvision", *patience)[0] == 0
+            until(lambda: both("torchvision"), PATIENCE_S, engines)
+            assert called(capsys, "switch", "threads", "--loader", "train_loader · job 1", *patience)[0] == 0
+            until(lambda: both("threads"), PATIENCE_S, engines)
+        finally:
+            (tmp_path / "enough").touch()
+        _, error = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, error
+
+
 def test_signals_and_statuses_are_the_scripts(tmp_path: Path) -> None:
     script = tmp_path / "waits.py"
     script.write_text(
