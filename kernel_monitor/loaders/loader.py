@@ -16,7 +16,7 @@ from typing import Any, cast
 import torch
 from torch.utils.data import DataLoader
 
-from ..errors import BackendUnavailable, MonitorError, NotSwitchable, Refused
+from ..errors import BackendUnavailable, MonitorError, NotSwitchable
 from ..integrations import accelerate
 from ..integrations.distributed import SamplerProxy, Sharding
 from ..node_sources import RayNode
@@ -243,8 +243,8 @@ class SwitchableLoader(EpochRecords):
 
     def iterate(self, skipped: int = 0) -> Iterator[Any]:
         """Begin an iteration, as `iter` does, after that many batches of the epoch; for views, see `skip`."""
-        if os.getpid() != self._process:
-            raise Refused("This loader belongs to the parent process; wrap a DataLoader of this process's own.")
+        if os.getpid() != self._process:  # a forked child: the engines are the parent's
+            return itertools.islice(self._wrapped, skipped, None) if skipped else iter(self._wrapped)
         with self.turn:
             cursor = iterator = None
             drawn: list[Callable[[], object]] = []

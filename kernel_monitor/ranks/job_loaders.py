@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, cast
 from ..errors import BackendUnavailable, MonitorError
 from ..protocol.states import EngineState, KnobsState, LoaderState
 from ..rank import Rank
+from . import identity
 from .coverage import Coverage, Covered
-from .rank_frames import Frame
+from .rank_frames import Frame, Identity
 from .rank_loaders import COUNTS
 
 if TYPE_CHECKING:
@@ -177,14 +178,23 @@ Key = tuple[int, str]  # of a job's loader: the job's number and the loader's na
 
 @dataclass
 class _Command:
-    """A command to all ranks of a job that have a loader."""
+    """A command to all ranks of a job that have a loader, also to those that have it later."""
 
     id: int
     of: Key
     message: dict[str, Any]
     waiting: dict[str, str]  # ids of ranks that have not answered: their loader's id
+    asked: dict[str, tuple[Any, str]] = field(default_factory=dict)  # by the rank's id: its process, its loader's id
     refusals: dict[str, str] = field(default_factory=dict)  # by the rank's id
     told: bool = False  # whether it was said that all have answered
+    holds: bool = True  # until a newer one of its kind, and while a rank of the job is alive
+
+    def ask(self, rank: str, process: object, loader: str) -> None:
+        """Ask a rank, unless its loader was asked before."""
+        if self.asked.get(rank) != (process, loader):
+            self.asked[rank] = process, loader
+            self.waiting[rank] = loader
+            self.refusals.pop(rank, None)
 
     def to(self, rank: str) -> dict[str, Any]:
         return {"id": self.id, "loader": self.waiting[rank], **self.message}
@@ -231,6 +241,8 @@ class JobLoaders:
         self._commands: list[_Command] = []
         self._numbers = itertools.count(1)
         self._told: dict[tuple[Key, int], None] = {}  # the newest last
+        self._own_job: set[int] = set()  # numbers of jobs of which this process is a rank
+        self._led: dict[str, str] = {}  # the engine that was asked for last of this process's loader, by its name
 
     def heard(self, rank: Rank, frame: Frame) -> dict[str, Any]:
         """Take what a frame says of its loaders; returns what goes into its answer."""
@@ -248,7 +260,14 @@ class JobLoaders:
             if chunk.loader in names:
                 coverage = self._of(rank, names[chunk.loader], chunk.epoch, chunk.length)
                 had.setdefault(chunk.loader, {})[chunk.epoch] = coverage.add(rank.number, chunk, indices)
+        if is_beside(frame.identity, identity.own()):
+            self._own_job.add(rank.job)
+        for name in states.keys() & self._led.keys():
+            if rank.job in self._own_job and not self._held((rank.job, name)):
+                self._command((rank.job, name), [(rank, states[name])], {"do": "switch", "backend": self._led[name]})
         for command in self._commands:
+            if command.holds and command.of[0] == rank.job and command.of[1] in states:
+                command.ask(rank.id, process, states[command.of[1]]["id"])
             if rank.id in command.waiting and command.id in frame.handled:
                 del command.waiting[rank.id]
                 refusal = frame.handled[command.id]
@@ -312,6 +331,8 @@ class JobLoaders:
         kept = {key for key in said if key[0] in alive}
         self._coverage = {key: epochs for key, epochs in self._coverage.items() if key in kept}
         self._whole = {key: whole for key, whole in self._whole.items() if key in kept}
+        for command in self._commands:
+            command.holds = command.holds and command.of[0] in alive
 
     def switch(self, loader: str, backend: str, ranks: Sequence[Rank]) -> None:
         """Ask all ranks of a job to switch a loader (its id). Raises what `SwitchableLoader.switch` does."""
@@ -324,6 +345,18 @@ class JobLoaders:
         if not any(engine["available"] for engine in wanted):
             raise BackendUnavailable(f"{backend} cannot be used on any rank: {wanted[0]['reason']}")
         self._command(key, own, {"do": "switch", "backend": backend})
+
+    def lead(self, name: str, backend: str, ranks: Sequence[Rank]) -> None:
+        """Have a switch of this process's own loader hold for the other ranks of its job, also for those that join."""
+        self._led[name] = backend
+        for key, own in self._own(ranks).items():
+            if key[0] in self._own_job and key[1] == name:
+                self._command(key, own, {"do": "switch", "backend": backend})
+
+    def beside(self, loader: str) -> str | None:
+        """Return the name of a job's loader (its id) if this process is a rank of the job, else None."""
+        number, _, name = loader.removeprefix("job-").partition("/")
+        return name if number.isdecimal() and int(number) in self._own_job else None
 
     def set(self, loader: str, knobs: dict[str, int], ranks: Sequence[Rank]) -> None:
         """Ask all ranks of a job to set a loader's knobs."""
@@ -342,8 +375,11 @@ class JobLoaders:
         for earlier in self._commands:
             if earlier.of == key and earlier.message["do"] == message["do"]:
                 earlier.waiting.clear()  # the newest one counts
-        waiting = {rank.id: state["id"] for rank, state in own}
-        self._commands.append(_Command(next(self._numbers), key, message, waiting))
+                earlier.holds = False
+        command = _Command(next(self._numbers), key, message, {})
+        for rank, state in own:
+            command.ask(rank.id, self._processes[rank.id].process, state["id"])
+        self._commands.append(command)
         del self._commands[:-_KEPT_COMMANDS]
 
     def _find(self, loader: str, ranks: Sequence[Rank]) -> tuple[Key, list[tuple[Rank, dict[str, Any]]]]:
@@ -387,6 +423,10 @@ class JobLoaders:
         """Return the newest switch of a loader."""
         return self._newest(key, "switch")
 
+    def _held(self, key: Key) -> bool:
+        command = self._switch(key)
+        return command is not None and command.holds
+
     def _newest(self, key: Key, what: str) -> _Command | None:
         own = [command for command in self._commands if command.of == key and command.message["do"] == what]
         return own[-1] if own else None
@@ -415,6 +455,11 @@ class JobLoaders:
         for old in sorted(epochs)[:-KEPT]:
             del epochs[old]
         return epochs.get(epoch) or Coverage(0, world)
+
+
+def is_beside(rank: Identity, own: Identity) -> bool:
+    """Return whether a rank is another one of the job of which this process is one, too."""
+    return own.rank is not None and (rank.job, rank.world) == (own.job, own.world) and rank.rank != own.rank
 
 
 def _id(key: Key) -> str:

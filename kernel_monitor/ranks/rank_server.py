@@ -138,6 +138,17 @@ class RankServer:
             self.loaders.switch(loader, backend, self.jobs.ranks())
         self._wake.send(b"\0")
 
+    def lead(self, name: str, backend: str) -> None:
+        """Have the other ranks of this process's own job follow a switch of its loader, now and when they join."""
+        with self._lock:
+            self.loaders.lead(name, backend, self.jobs.ranks())
+        self._wake.send(b"\0")
+
+    def beside(self, loader: str) -> str | None:
+        """Return what a job's loader (its id) is called in this process, if that is a rank of the job; else None."""
+        with self._lock:
+            return self.loaders.beside(loader)
+
     def set(self, loader: str, knobs: dict[str, int]) -> None:
         """Have all ranks set knobs of a job's loader (its id)."""
         with self._lock:

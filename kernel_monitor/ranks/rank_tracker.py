@@ -40,6 +40,7 @@ class JobLoader:
     def __init__(self, server: RankServer, state: LoaderState, changed: Callable[[], object]) -> None:
         """`changed` is called after a command: the states are others then."""
         self.id, self.name = state["id"], state["name"]
+        self.beside = server.beside(self.id)
         self._server = server
         self._changed = changed
 
@@ -222,6 +223,12 @@ class RankTracker:
         """Return the same loaders, to command."""
         server = self._server
         return [] if server is None else [JobLoader(server, state, self._read_states) for state in self._states]
+
+    def lead(self, name: str, backend: str) -> None:
+        """Have the other ranks of this process's own job follow a switch of its loader, now and when they join."""
+        if self._server is not None:
+            self._server.lead(name, backend)
+            self._read_states()
 
     def _read_states(self) -> None:
         server = self._server

@@ -1,30 +1,31 @@
 """`kernel-monitor run`: runs a script or a command, and measures its DataLoaders with no change to its code.
 
 Each of its Python processes imports `startup/sitecustomize.py` at its start, as that folder is in PYTHONPATH. Otherwise
-the script, and the processes that it starts, run as they would without this command.
+the script, and the processes that it starts, run as they would without this command: a Python, and whatever joins a
+session, takes this process's place, so that its process id, its signals and its end are those of this command. Other
+commands, whose processes join a session of this process, run as a child, which ends with it.
 """
 
 from __future__ import annotations
 
 import argparse
+import atexit
 import contextlib
-import json
+import ctypes
 import os
 import re
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from .. import own_files
 from ..errors import MonitorError
 from . import session_files, terminal_requests
-from .script_process import RECORDINGS, recorded
+from .script_process import REPORT, RUN, recorded
 from .session_files import KEYS, VARIABLE, JoinError
 
-_Outcome = tuple[str | None, str]  # the path of a recording, or None; a message
 STARTUP = Path(__file__).parent / "startup"
 _PYTHON = re.compile(r"python[\d.]*(\.exe)?")
 _PASSED_ON = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
@@ -42,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command and return its exit status.
+    """Run the command in place of this process, or as its child; then return its exit status.
 
     Raises:
         MonitorError: there is no such session or command.
@@ -54,19 +55,19 @@ def run(options: argparse.Namespace) -> int:
             raise MonitorError("--report needs a recording, and --join makes none: export the report in the notebook.")
         session_files.read(place, os.environ.get(KEYS))
         joined = place if place.startswith("tcp:") else str(own_files.expanded(place))
-        return _run(command, {VARIABLE: joined})
+        return _become(command, {VARIABLE: joined})
     if options.report is not None:
         from ..output import check
 
         check(options.report)
-    outcomes: list[_Outcome]
-    status, outcomes = (_run_recorded_in_process if _is_python(command) else _run_recorded_here)(command)
-    for path, message in outcomes or [(None, "nothing was measured: no process of the command has imported torch")]:
-        sys.stderr.write((f"recorded: {path}\n" if path else "") + (f"kernel-monitor: {message}\n" if message else ""))
-    paths = [path for path, _ in outcomes if path]
-    if paths and options.report is not None:
-        _report(paths, options.report)
-    return status
+    if _is_python(command):
+        report = "" if options.report is None else str(own_files.expanded(options.report))
+        return _become(command, {RUN: str(os.getpid()), REPORT: report})
+    status, (path, message) = _run_recorded(command)
+    sys.stderr.write((f"recorded: {path}\n" if path else "") + (f"kernel-monitor: {message}\n" if message else ""))
+    if path and options.report is not None:
+        _report(path, options.report)
+    return _ended(status)
 
 
 def _command(options: argparse.Namespace) -> list[str]:
@@ -85,52 +86,87 @@ def _is_python(command: Sequence[str]) -> bool:
     return command[0] == sys.executable or _PYTHON.fullmatch(Path(command[0]).name) is not None
 
 
-def _run_recorded_in_process(command: Sequence[str]) -> tuple[int, list[_Outcome]]:
-    """Run a Python whose processes record themselves; return its exit status and what became of the recordings."""
+def _become(command: Sequence[str], more: Mapping[str, str]) -> int:
+    """Run a command in place of this process, which does not return; on Windows as a child: return its exit status.
+
+    Raises:
+        JoinError: there is no such command.
+    """
+    if sys.platform == "win32":
+        return _run(command, more)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores, and a command would go on to ignore
+        signal.signal(number, signal.SIG_DFL)
+    sys.stdout.flush()
     try:
-        temporary = tempfile.TemporaryDirectory(prefix="kernel-monitor-run-", ignore_cleanup_errors=True)
+        os.execvpe(command[0], command, _environment(more))  # noqa: S606 - no shell is wanted
     except OSError as error:
-        why = f"nothing was measured, as no temporary folder can be made ({error.strerror})"
-        return _run(command, {}), [(None, why)]
-    with temporary as folder:
-        status = _run(command, {RECORDINGS: folder})
-        try:
-            files = sorted(Path(folder).iterdir(), key=lambda path: path.lstat().st_mtime)
-            return status, [json.loads(own_files.read(path)) for path in files]
-        except (OSError, ValueError) as error:  # the command has emptied the temporary folder
-            return status, [(None, f"where the session was recorded is not known: {error}")]
+        raise _cannot_run(command, error) from None
 
 
-def _run_recorded_here(command: Sequence[str]) -> tuple[int, list[_Outcome]]:
-    """Run a command whose processes join a session of this process; return its exit status and that recording."""
+def _run_recorded(command: Sequence[str]) -> tuple[int, tuple[str | None, str]]:
+    """Run a command whose processes join a session of this process; return its status and what `recorded` returned."""
     from ..runtime import monitor
 
     terminal_requests.set_title(command)
     outcome = recorded()
     try:
-        return _run(command, {}), [outcome]
+        return _run(command, {}), outcome
     finally:
         monitor.stop("the command has ended")
 
 
+def _environment(more: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a command, with `more` variables."""
+    environment = {**os.environ, **more}
+    paths = environment.get("PYTHONPATH")
+    environment["PYTHONPATH"] = f"{STARTUP}{os.pathsep}{paths}" if paths else str(STARTUP)
+    return environment
+
+
 def _run(command: Sequence[str], more: Mapping[str, str]) -> int:
-    """Run a command with `more` environment variables; return its exit status.
+    """Run a command as a child, which ends with this process; return its exit status, negative for a signal.
 
     Raises:
         JoinError: there is no such command.
     """
-    environment = {**os.environ, **more}
-    paths = environment.get("PYTHONPATH")
-    environment["PYTHONPATH"] = f"{STARTUP}{os.pathsep}{paths}" if paths else str(STARTUP)
     # Handlers and not SIG_IGN, which the command would inherit.
     try:
         with _signals_passed_on() as started:
-            process = subprocess.Popen(command, env=environment)
+            process = subprocess.Popen(command, env=_environment(more), preexec_fn=_dying_with(os.getpid()))  # noqa: PLW1509 - it takes no lock
             started.append(process)
-            status = process.wait()
+            return process.wait()
     except OSError as error:
-        raise JoinError(f"{command[0]} cannot be run: {error.strerror}.") from None
-    return status if status >= 0 else 128 - status
+        raise _cannot_run(command, error) from None
+
+
+def _cannot_run(command: Sequence[str], error: OSError) -> JoinError:
+    return JoinError(f"{command[0]} cannot be run: {error.strerror}.")
+
+
+def _dying_with(parent: int) -> Callable[[], None] | None:
+    """Return what has Linux kill a child with the process `parent`, to be called in the child; elsewhere None."""
+    if not sys.platform.startswith("linux"):
+        return None
+    prctl = ctypes.CDLL(None).prctl
+
+    def begin() -> None:
+        prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return begin
+
+
+def _ended(status: int) -> int:
+    """End as the command has ended: by its signal, or by the exit status that is returned."""
+    if status >= 0 or sys.platform == "win32":
+        return status
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    if -status != signal.SIGKILL:
+        signal.signal(-status, signal.SIG_DFL)
+    os.kill(os.getpid(), -status)
+    return 128 - status  # the signal is blocked
 
 
 @contextlib.contextmanager
@@ -162,9 +198,9 @@ def _in_foreground() -> bool:
         return False
 
 
-def _report(recorded: Sequence[str], file: str) -> None:
-    """Write the report of the newest recording."""
+def _report(recorded: str, file: str) -> None:
+    """Write the report of a recording."""
     from ..cli import main
 
     with contextlib.redirect_stdout(sys.stderr):  # stdout is the command's
-        main(["report", recorded[-1], "-o", file])
+        main(["report", recorded, "-o", file])

@@ -6,21 +6,23 @@ session of its own, which is recorded, and which its child processes join. Worke
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import importlib
-import json
 import logging
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from multiprocessing import context, process, util
-from pathlib import Path
 from typing import Any
 
-from .. import own_files
+from ..os_process import child_environment
 from ..text import cause, log_failed
 
-RECORDINGS = "KERNEL_MONITOR_RUN"
-"""The environment variable with a folder, to which each process that records writes what `recorded` returned."""
+RUN, REPORT = "KERNEL_MONITOR_RUN", "KERNEL_MONITOR_REPORT"
+"""Environment variables: processes are to record themselves, its value is the id of the script's own; the file for the
+report of the recording, or an empty text."""
 
 
 def begin() -> None:
@@ -59,21 +61,20 @@ def _measure() -> None:
     """Measure the loaders of this process in the session that it joins, or else in one of its own."""
     from .session_files import VARIABLE
 
-    folder = os.environ.get(RECORDINGS)
     if VARIABLE in os.environ:
         from ..steps import attached
         from ..steps.attached_loader import import_loaders
 
         importlib.import_module("torch.utils.data")
         attached.attach(import_loaders)
-    elif folder is not None:
+    elif RUN in os.environ:
         try:
             importlib.import_module("torch.utils.data")
-            outcome = recorded()
+            path, message = recorded()
         except Exception as error:  # noqa: BLE001 - such as a package that is missing; the script goes on
             log_failed(logging.getLogger(__name__), "this process is not measured")
-            outcome = None, f"nothing was measured: {cause(error)}"
-        own_files.write(Path(folder, str(os.getpid())), json.dumps(outcome).encode())
+            path, message = None, f"nothing was measured: {cause(error)}"
+        atexit.register(_end, os.getpid(), path, message)
 
 
 def recorded() -> tuple[str | None, str]:
@@ -82,3 +83,18 @@ def recorded() -> tuple[str | None, str]:
 
     monitor.start()
     return monitor.recording["path"], monitor.recording["message"]
+
+
+def _end(process_id: int, path: str | None, message: str) -> None:
+    """End the session, name its recording on stderr, and have its report written if there is to be one."""
+    if os.getpid() != process_id:  # a forked child
+        return
+    from ..runtime import monitor
+
+    monitor.stop("the process ended")
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # stderr is closed, or there is none
+        sys.stderr.write((f"recorded: {path}\n" if path else "") + (f"kernel-monitor: {message}\n" if message else ""))
+    report = os.environ.get(REPORT)
+    if report and path:
+        command = [sys.executable, "-P", "-m", "kernel_monitor", "report", path, "-o", report]
+        subprocess.run(command, stdout=2, env=child_environment(), check=False)  # stdout is the script's

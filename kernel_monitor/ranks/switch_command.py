@@ -115,6 +115,8 @@ def _chosen(loaders: Sequence[_Loader], remarks: Sequence[str], name: str | None
     if not switchable:
         raise MonitorError(" ".join(remarks) or _NOTHING)
     found = [loader for loader in switchable if name is None or loader.is_called(name)]
+    # The loader of the process that started a job's other ranks stands for theirs: a switch of it holds for all.
+    found = [loader for loader in found if not loader.state.get("beside")] or found
     if len(found) == 1:
         return found[0]
     several = "Several loaders run: say which by --loader or --session."

@@ -86,7 +86,9 @@ def answer(message: bytes) -> dict[str, Any]:
         except MonitorError as error:
             found["refused"] = str(error)
     states = [state for state in monitor.loader_states() if not state["ended"]]
-    return {**found, "loaders": [_shown(state) for state in (*states, *monitor.job_states())]}
+    beside = {job.id for job in monitor.live_session.ranks.loaders() if job.beside is not None}
+    shown = [{**_shown(state), "beside": state["id"] in beside} for state in (*states, *monitor.job_states())]
+    return {**found, "loaders": shown}
 
 
 def title() -> str:

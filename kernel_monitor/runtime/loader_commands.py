@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from ..errors import MonitorError
 from ..text import line, quoted
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..protocol.states import LoaderState
     from .current_verdict import Offers
     from .loader_tracker import LoaderTracker
-    from .optional_parts import JobLoader
+    from .optional_parts import JobLoader, LiveRanks
 
 Found = TypeVar("Found", bound="AnyLoader | JobLoader")
 
@@ -77,11 +77,11 @@ class LiveLoader:
 class LoaderCommands:
     """The commands of one process."""
 
-    def __init__(self, tracker: LoaderTracker, offers: Offers, jobs: Callable[[], Sequence[JobLoader]]) -> None:
-        """`jobs` returns the loaders of jobs whose ranks joined this process's session."""
+    def __init__(self, tracker: LoaderTracker, offers: Offers, ranks: LiveRanks) -> None:
+        """`ranks` are those that joined this process's session."""
         self._tracker = tracker
         self._offers = offers
-        self._jobs = jobs
+        self._ranks = ranks
 
     def live(self) -> list[LiveLoader]:
         """Return the loaders of this process that can be switched."""
@@ -97,9 +97,20 @@ class LoaderCommands:
             raise MonitorError(f"{question} Nothing was switched: this has to be confirmed, by confirmed=True.")
         chosen = self.choose(loader)
         chosen.switch(backend)
+        self._switch_beside(chosen, backend)
         state: LoaderState = chosen.state()
         self._offers.chosen(state)
         return state
+
+    def _switch_beside(self, chosen: AnyLoader | JobLoader, backend: str) -> None:
+        """Switch the other ranks' loaders, too, where this process is a rank of the same job: one click is for all."""
+        own = self._tracker.loaders()
+        if any(loader is chosen for loader in own):
+            self._ranks.lead(chosen.name, backend)
+            return
+        for loader in own:
+            if loader.name == cast("JobLoader", chosen).beside:
+                loader.switch(backend)
 
     def decline(self, loader: str | None = None) -> bool:
         """Refuse the offer to a loader (its id or name) for this session; returns False if nothing was offered."""
@@ -134,9 +145,10 @@ class LoaderCommands:
     def choose(self, loader: str | None) -> AnyLoader | JobLoader:
         """Return the live loader with an id or name; the only one for None. MonitorError if there is none, or several.
 
-        Those of this process come before those of jobs, which have the job's number in their names.
+        Those of this process come before those of jobs, which have the job's number in their names. Where this process
+        is a rank of a job, its own loader stands for the job's of the same name, unless that is named.
         """
-        jobs = self._jobs()
+        jobs = [job for job in self._ranks.loaders() if loader is not None or job.beside is None]
         if not jobs:
             return self.choose_own(loader)
         known: list[AnyLoader | JobLoader] = [*self._tracker.loaders(), *jobs]

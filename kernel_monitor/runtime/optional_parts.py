@@ -21,6 +21,7 @@ class JobLoader(Protocol):
 
     id: str
     name: str
+    beside: str | None  # what the loader is called in this process, where that is a rank of the same job
 
     def state(self) -> LoaderState: ...
     def switch(self, backend: str) -> None: ...
@@ -41,6 +42,7 @@ class LiveRanks(Protocol):
     def lines(self) -> list[str]: ...
     def loader_states(self) -> list[LoaderState]: ...
     def loaders(self) -> Sequence[JobLoader]: ...
+    def lead(self, name: str, backend: str) -> None: ...
 
 
 class Profiler(Protocol):
@@ -81,6 +83,9 @@ class _NoRanks:
 
     def loaders(self) -> Sequence[JobLoader]:
         return []
+
+    def lead(self, _name: str, _backend: str) -> None:
+        """Do nothing: no other rank has joined."""
 
 
 class _NoProfiler:

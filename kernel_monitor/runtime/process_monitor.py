@@ -75,7 +75,7 @@ class Monitor:
             session, self.store, self.widget_pages, lambda: self._settings, self._tasks, self._log.failures
         )
         session.listen(self.publisher.row, self.publisher.notify, self._show)
-        self._loaders = LoaderCommands(tracker, self.publisher.current.offers, session.ranks.loaders)
+        self._loaders = LoaderCommands(tracker, self.publisher.current.offers, session.ranks)
         context = LoopContext(
             store=self.store,
             loaders=tracker.loaders,

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from kernel_monitor.ranks import session_files, switch_command, terminal_requests
@@ -72,6 +73,7 @@ def test_a_script_is_switched_and_is_itself(
             assert status == 0
             heading, line = listed.splitlines()
             assert heading.split() == ["process", "command", "loader", "engine", "state"]
+            assert line.split()[0] == str(process.pid)
             assert re.match(r"\d+ +unmodified.py +train_loader +torchvision +epoch \d+, batch \d+ of 31", line)
             for engine in ("dali-cpu", "torchvision"):
                 which = ("--loader", "train_loader", "--session", Path(SCRIPT).name, "--seconds", PATIENCE_S)
@@ -126,13 +128,67 @@ def test_ranks_of_an_unmodified_script_are_switched_from_a_page(
     assert printed == "once True\nonce True\n"
 
 
+PAIR = """
+import os, subprocess, sys, time
+from pathlib import Path
+from torch.utils.data import DataLoader
+from torchvision import datasets, transforms
+
+out, photos, rank = Path(sys.argv[1]), sys.argv[2], os.environ.get("LOCAL_RANK", "0")
+if rank == "0":  # as Lightning starts the other ranks of a script
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=sys.argv[3], WORLD_SIZE="2", LOCAL_RANK="0")
+    other = subprocess.Popen([sys.executable, *sys.argv], env={**os.environ, "LOCAL_RANK": "1"})
+transform = transforms.Compose([transforms.Resize((32, 32)), transforms.ToTensor()])
+train_loader = DataLoader(datasets.ImageFolder(photos, transform), 8)
+while rank == "1" and not (out / "begin").exists():
+    time.sleep(0.02)
+while not (out / "enough").exists():
+    assert sum(len(targets) for _, targets in train_loader) == 121
+    time.sleep(0.05)
+if rank == "0":
+    sys.exit(other.wait())
+"""
+
+
+def test_a_switch_of_rank_0_holds_for_the_ranks_that_it_starts(
+    tmp_path: Path, photos: Path, place: Path, port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Asked before the first batch of the other rank, and after it; of either's loader."""
+    script = tmp_path / "pair.py"
+    script.write_text(PAIR)
+
+    def engines() -> list[tuple[str, str]]:
+        lines = called(capsys, "switch")[1].splitlines()[1:]
+        return [re.findall(r"(train_loader(?: · job 1)?) +([a-z-]+)", line)[0] for line in lines]
+
+    def both(engine: str) -> bool:
+        return engines() == [("train_loader", engine), ("train_loader · job 1", engine)]
+
+    with start(*COMMAND, "run", script, tmp_path, photos, port) as process:
+        try:
+            until(lambda: engines() == [("train_loader", "torchvision")], PATIENCE_S, process.poll)
+            patience = ("--seconds", PATIENCE_S)
+            assert called(capsys, "switch", "dali-cpu", *patience)[0] == 0
+            (tmp_path / "begin").touch()
+            until(lambda: both("dali-cpu"), PATIENCE_S, engines)
+            assert called(capsys, "switch", "torchvision", *patience)[0] == 0
+            until(lambda: both("torchvision"), PATIENCE_S, engines)
+            assert called(capsys, "switch", "threads", "--loader", "train_loader · job 1", *patience)[0] == 0
+            until(lambda: both("threads"), PATIENCE_S, engines)
+        finally:
+            (tmp_path / "enough").touch()
+        _, error = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, error
+
+
 def test_signals_and_statuses_are_the_scripts(tmp_path: Path) -> None:
     script = tmp_path / "waits.py"
     script.write_text(
-        "import signal, sys, time\nfrom pathlib import Path\n"
+        "import os, signal, sys, time\nfrom pathlib import Path\n"
         "for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):\n"
         "    signal.signal(number, lambda number, _: print(signal.Signals(number).name, flush=True))\n"
-        "print('ready', flush=True)\n"
+        "ignored = [number for number in range(1, 65) if signal.getsignal(number) == signal.SIG_IGN]\n"
+        "print(os.getpid(), ignored == [signal.SIGPIPE, signal.SIGXFSZ], flush=True)\n"
         "while not Path(sys.argv[1]).exists(): time.sleep(0.02)\n"
         "sys.exit(5)\n"
     )
@@ -141,14 +197,50 @@ def test_signals_and_statuses_are_the_scripts(tmp_path: Path) -> None:
     words = [*COMMAND, "run", str(script), str(tmp_path / "enough")]
     with subprocess.Popen(words, env=variables, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
+        assert process.stdout.readline() == f"{process.pid} True\n"
         for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
             process.send_signal(number)
             assert process.stdout.readline() == f"{number.name}\n"
         (tmp_path / "enough").touch()
         _, error = process.communicate(timeout=60)
     assert process.returncode == 5
-    assert error == "kernel-monitor: nothing was measured: no process of the command has imported torch\n"
+    assert error == "kernel-monitor: nothing was measured in this process: it has not imported torch\n"
+
+
+@pytest.mark.usefixtures("recordings")
+@pytest.mark.parametrize("other", [False, True], ids=["script", "another command"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["SIGTERM", "SIGKILL"])
+def test_it_ends_by_a_signal_as_its_command_does(number: signal.Signals, other: bool, tmp_path: Path) -> None:
+    script, temporary = tmp_path / "waits.py", tmp_path / "temporary"
+    temporary.mkdir()
+    script.write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(300)\n")
+    words = ["env", sys.executable] if other else []
+    run = [*COMMAND, "run", *words, script]
+    with start(*run, TMPDIR=str(temporary), XDG_RUNTIME_DIR=str(temporary)) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        assert (pid == process.pid) != other
+        process.send_signal(number)
+        assert process.wait(60) == -number
+        until(lambda: not psutil.pid_exists(pid), 10)  # no orphan goes on
+        process.communicate(timeout=60)
+    if not other:
+        assert [*temporary.iterdir()] == []
+
+
+def test_the_script_itself_says_where_it_is_recorded_and_its_fork_does_not(tmp_path: Path, recordings: Path) -> None:
+    script = tmp_path / "forks.py"
+    script.write_text(
+        "import os, sys, torch\n"
+        "child = os.fork()\n"
+        "if child == 0: sys.exit(0)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+        "sys.exit(4)\n"
+    )
+    with start(*COMMAND, "run", script) as process:
+        printed, error = process.communicate(timeout=PATIENCE_S)
+    assert (printed, process.returncode) == ("0\n", 4), error
+    assert re.fullmatch(r"recorded: .*\.kmsession\n", error)
 
 
 def test_a_sitecustomize_of_the_users_own_runs_and_modules_run(tmp_path: Path) -> None:

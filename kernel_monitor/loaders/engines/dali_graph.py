@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import BackendUnavailable
+from ...os_process import in_forked_children
 from ..transforms.operation import Graph
 from ..transforms.params import Ints, UInt64s, uniforms
 from ..transforms.program import Program, arrays, distinct
@@ -32,7 +33,6 @@ NAME, LENGTH, ENCODED = "name", "length", "encoded"
 _LIBRARIES = ("libdali_core.so", "libdali_kernels.so", "libdali.so", "libdali_operators.so")  # each needs those before
 
 _built: weakref.WeakSet[Any] = weakref.WeakSet()
-_kept: list[Any] = []
 
 
 Nodes = Callable[[Graph], Sequence[Any]]  # writes a chain of operators, and returns the nodes of its results
@@ -156,17 +156,17 @@ def _pipeline_class() -> Any:
     return Fed
 
 
-def _keep() -> None:
-    """Never collect a pipeline in a forked child, a worker above all.
+@in_forked_children
+def _in_child() -> None:
+    """Never end a pipeline in a forked child: neither Python's collector, nor its end, nor DALI's function of `atexit`.
 
-    Its threads are in the parent only, and its end would wait for them for ever. Python finds the garbage of before
-    the fork whenever it looks for some.
+    Its threads are in the parent only: its end would wait for them for ever, or abort the child. One more reference to
+    it, which nothing gives back, outlives the modules' end.
     """
-    _kept.extend(_built)
-
-
-if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
-    os.register_at_fork(after_in_child=_keep)
+    for made in _built:
+        type(made)._pipes.discard(weakref.ref(made))
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
+    _built.clear()
 
 
 def files(graph: Graph, encoded: bool, number: int | str = "") -> Any:

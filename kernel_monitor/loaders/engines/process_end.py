@@ -15,6 +15,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ...os_process import in_forked_children
+
 PATIENCE_S = 20.0  # how long Python's end waits for a pipeline that is being built or used, which cannot be cut short
 
 _ending = threading.Event()
@@ -60,3 +62,10 @@ def _end() -> None:
     logging.getLogger("kernel_monitor.loaders").setLevel(logging.CRITICAL + 1)
     while _uses and time.monotonic() < _until:
         time.sleep(0.01)
+
+
+@in_forked_children
+def _in_child() -> None:
+    """Let a forked child end at once: what used a pipeline at the fork is a thread of the parent."""
+    atexit.unregister(_end)
+    _uses.clear()

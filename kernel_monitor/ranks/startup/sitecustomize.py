@@ -47,6 +47,12 @@ def _begin() -> None:
         logging.getLogger("kernel_monitor").debug("The traceback of that:", exc_info=True)
 
 
+def _say_whether_measured() -> None:
+    """Say on stderr that the script's own process has not been measured; not in its forks."""
+    if "torch" not in sys.modules and os.environ.get("KERNEL_MONITOR_RUN") == str(os.getpid()) and sys.stderr:
+        sys.stderr.write("kernel-monitor: nothing was measured in this process: it has not imported torch\n")
+
+
 def _import_users_sitecustomize() -> None:
     """Import the `sitecustomize` that Python would have imported without this one."""
     here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib would be imported for it
@@ -64,4 +70,8 @@ def _import_users_sitecustomize() -> None:
 # The processes of kernel_monitor itself, such as the sampler, are not measured.
 if not any(word.partition(".")[0] == "kernel_monitor" for word in getattr(sys, "orig_argv", [])[1:]):
     sys.meta_path.insert(0, _AfterTorch())
+    if os.environ.get("KERNEL_MONITOR_RUN") == str(os.getpid()):
+        import atexit
+
+        atexit.register(_say_whether_measured)
 _import_users_sitecustomize()

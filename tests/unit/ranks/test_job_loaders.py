@@ -34,8 +34,9 @@ def state(**changes: Any) -> dict[str, Any]:
 class Job:
     """A job of some ranks, whose frames go through their bytes."""
 
-    def __init__(self, world: int = 2) -> None:
+    def __init__(self, world: int = 2, job: str = "job") -> None:
         self.now = 0.0
+        self.name = job
         self.loaders = JobLoaders(lambda: self.now)
         self.ranks = [Rank(f"1-{number}", 1, number, world) for number in range(world)]
 
@@ -47,7 +48,7 @@ class Job:
         handled: dict[int, str | None] | None = None,
         pid: int = 100,
     ) -> dict[str, Any]:
-        identity = Identity("here", "", pid + rank, 1.0, 1, rank, len(self.ranks), "job")
+        identity = Identity("here", "", pid + rank, 1.0, 1, rank, len(self.ranks), self.name)
         indices = b"".join(array("I", numbers).tobytes() for _, numbers in chunks or ())
         frame = Frame(
             identity, 0.0, 0.0, 0.0, 0, 0, None, None, None, [],
@@ -156,13 +157,49 @@ def test_a_rank_that_ends_or_starts_again_is_not_waited_for() -> None:
     gone = [job.ranks[0], Rank("1-1", 1, 1, 2, alive=False, reason="its process has ended")]
     (found,) = job.loaders.states(gone)
     assert (found["status"], found["wanted"], found["ranks"]) == ("dali-cpu on 1 rank", None, 1)
-    # Started again it is another process, which nobody has asked.
-    assert job.hear(1, pid=900)["commands"] == []
-    assert job.state()["status"] == "dali-cpu on 1 of 2 ranks; rank 1 on torchvision"
+    # Started again it is another process, for which the switch holds as well.
+    sent = {"id": 1, "loader": "loader-7", "do": "switch", "backend": "dali-cpu"}
+    assert job.hear(1, pid=900)["commands"] == [sent]
+    assert job.state()["status"] == "dali-cpu on 1 of 2 ranks"
     # What is kept of a job is freed when none of its ranks is left.
     job.hear(0, chunks=[piece(0, [0], planned=1)])
     job.loaders.finished([replace(rank, alive=False) for rank in job.ranks])
     assert job.loaders._coverage == {}
+
+
+def test_a_switch_holds_for_ranks_and_loaders_that_come_later() -> None:
+    job = Job()
+    job.hear(0)
+    job.loaders.switch(LOADER, "dali-cpu", job.ranks[:1])
+    sent = {"id": 1, "loader": "loader-7", "do": "switch", "backend": "dali-cpu"}
+    assert job.hear(1)["commands"] == [sent]  # its first frame: before its first batch
+    assert job.hear(1, state(backend="dali-cpu"), handled={1: None})["commands"] == []
+    # The same place makes its loader anew, as frameworks do; another loader is not meant.
+    assert job.hear(1, state(id="loader-8"))["commands"] == [{**sent, "loader": "loader-8"}]
+    assert job.hear(0, state(), state(id="loader-9", name="val"), handled={1: None})["commands"] == []
+    # Once all ranks have ended, another run of the same job begins without it.
+    job.loaders.finished([replace(rank, alive=False) for rank in job.ranks])
+    assert [job.hear(rank, pid=900)["commands"] for rank in (0, 1)] == [[], []]
+
+
+def test_a_switch_of_this_ranks_own_loader_holds_for_the_other_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("TORCHELASTIC_RUN_ID", "of the test")):
+        monkeypatch.setenv(name, value)
+    for asked in ("before the first frame", "after it", "twice"):
+        job = Job(job="run of the test")
+        if asked == "after it":
+            assert job.hear(1)["commands"] == []
+        job.loaders.lead("train", "dali-cpu", job.ranks)
+        if asked == "twice":
+            job.hear(1)
+            job.loaders.lead("train", "threads", job.ranks)
+        found = [(command["loader"], command["backend"]) for command in job.hear(1)["commands"]]
+        assert found == [("loader-7", "threads" if asked == "twice" else "dali-cpu")], asked
+        assert job.loaders.beside(LOADER) == "train"
+    other = Job(job="another")
+    other.loaders.lead("train", "dali-cpu", other.ranks)
+    assert other.hear(1)["commands"] == []
+    assert other.loaders.beside(LOADER) is None
 
 
 def test_knobs_go_to_all_ranks_and_a_refusal_is_said() -> None:
