@@ -266,9 +266,9 @@ class Control:
         return wire.history(rows, monitor.publisher.events(), monitor.publisher.state()["charts"])
 
     def _document(self, _args: Args) -> Answer:
-        schema = self._monitor.store.page_schema
+        schema, document = self.documents.newest(lambda: self._monitor.store.page_schema)
         content = types.DocumentReply(status="ok", schema=schema.version, bokeh=chart_documents.version())
-        return content, [self.documents.get(schema)]
+        return content, [document]
 
     def _bokehjs(self, _args: Args) -> Answer:
         return types.BokehReply(status="ok", version=chart_documents.version()), [chart_documents.path().read_bytes()]

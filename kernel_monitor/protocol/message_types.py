@@ -66,7 +66,7 @@ class Frame(Findings):
     sampled: float
     sent: float
     missed: int
-    loaders: list[LoaderState]
+    loaders: NotRequired[list[LoaderState]]
     events: list[Event]
     strip: Strip | None
     recording: NotRequired[RecordingState]

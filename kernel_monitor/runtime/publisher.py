@@ -19,7 +19,7 @@ from ..analysis.segments import change_time, switches
 from ..protocol import message_types
 from ..protocol.analysis_states import Findings
 from ..protocol.message_types import Figures, Frame, Glance, MachineFigures
-from ..protocol.states import ChartState, Event, Identity, MonitorState, Strip
+from ..protocol.states import ChartState, Event, Identity, LoaderState, MonitorState, Strip
 from ..store import Rows, Store
 from ..store.charts import chart_states
 from ..stream.hub import FRAMES, GLANCE, Publish, encode_values
@@ -33,6 +33,8 @@ _MEAN_S = 2.0  # of the figures of a glance, as of those of a dashboard (widgets
 _STRIP_PERIOD_S = 1.0
 _IDLE_PERIOD_S = 5.0  # between two looks at idle GPUs
 _STRIP_SHARE = 0.02  # of the time since the last switch, which may pass before the strip is computed again
+_LOADERS_PERIOD_S = 0.5  # between two frames with the loaders' counts: with twenty loaders they are 40 kB
+_AT_ONCE = ("id", "backend", "wanted", "status", "knobs", "backends", "ended")  # of a loader; a click waits for it
 _STRIP_CHARTS = ("cpu", "gpu", "images", "wait")  # whose series the strip needs
 
 
@@ -70,6 +72,8 @@ class Publisher:
         self._idle_due = 0.0
         self._sent_event = 0
         self._sent: dict[str, Any] = {"offers": []}
+        self._loaders_due = 0.0
+        self._loaders_outline: list[list[Any]] = []
         self._sent_paused = False
         self._charts: tuple[int, list[ChartState]] = (-1, [])
 
@@ -178,15 +182,23 @@ class Publisher:
             "sampled": now - (time.monotonic() - row.sampled),
             "sent": now,
             "missed": row.missed,
-            "loaders": [*row.states, *self._session.ranks.loader_states()],
             "events": events,
             "strip": self.strip,
         }
-        now_shown = {"recording": self._session.recorder.to_json(), **self.findings()}
+        now_shown: dict[str, Any] = {"recording": self._session.recorder.to_json(), **self.findings()}
+        now_shown |= self._loaders([*row.states, *self._session.ranks.loader_states()], row.time)
         changed: Any = {key: value for key, value in now_shown.items() if value != self._sent.get(key)}
         self._sent |= changed
         content.update(changed)
         self._send(message_types.FRAME, content, [encode_values(values)])
+
+    def _loaders(self, states: list[LoaderState], time: float) -> dict[str, Any]:
+        """Return `loaders` if they are due; at once where more than counts has changed."""
+        outline = [[state.get(key) for key in _AT_ONCE] for state in states]
+        if time < self._loaders_due and outline == self._loaders_outline:
+            return {}
+        self._loaders_due, self._loaders_outline = time + _LOADERS_PERIOD_S, outline
+        return {"loaders": states}
 
     def _send(self, kind: str, content: Any, buffers: list[bytes] | None = None) -> None:
         publish = self._publish

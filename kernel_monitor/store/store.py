@@ -142,6 +142,7 @@ class Store:
         origin = clock.time() if origin is None else origin
         self._schema = Schema(version=0, interval=interval, origin=origin, capacity=capacity)
         self._page_part_of = self._schema
+        self._page_loaders = _LoaderPace()
         self._page_part_cache: tuple[Schema, npt.NDArray[np.intp]] = (self._schema, np.empty(0, dtype=np.intp))
 
     @property
@@ -272,13 +273,17 @@ class Store:
         """Return the rows after number `since_seq` as pages get them: with the series of `page_schema`."""
         with self._lock:
             schema, columns = self._page_part()
-            return Rows(schema, *self._ring.since(since_seq, columns))
+            seq, time, values = self._ring.since(since_seq, columns)
+        values[:, columns < 0] = np.nan
+        return Rows(schema, seq, time, values)
 
     def newest_page_row(self) -> tuple[int, npt.NDArray[np.float32]]:
         """Return the version of `page_schema`, and a copy of the newest row's values of its series."""
         with self._lock:
             schema, columns = self._page_part()
-            return schema.version, self._ring.newest[columns]
+            values = self._ring.newest[columns]
+        values[columns < 0] = np.nan
+        return schema.version, values
 
     def events(self, since_id: int = 0) -> list[dict[str, Any]]:
         """Return the events after id `since_id` that are still kept, oldest first, as copies."""
@@ -318,11 +323,48 @@ class Store:
         return self._schema
 
     def _page_part(self) -> tuple[Schema, npt.NDArray[np.intp]]:
-        """Return the part of the schema that pages are sent, and its columns in the ring; the lock is held."""
-        if self._page_part_of is not self._schema:
-            self._page_part_of = self._schema
-            self._page_part_cache = _part(self._schema, self._schema.charts or DEFAULT_CHARTS)
+        """Return the part of the schema that pages are sent, and its columns in the ring; the lock is held.
+
+        Pages build all charts anew for another schema, so that of loaders in quick succession they see the newest ones
+        together. Of a loader that went meanwhile the column is -1.
+        """
+        schema, shown = self._schema, self._page_part_of
+        if shown is not schema:
+            if _same_but_loaders(shown, schema) and not self._page_loaders.take(clock.monotonic()):
+                part = self._page_part_cache[0]
+                return part, np.array([schema.columns.get(name, -1) for name in part.names], dtype=np.intp)
+            self._page_part_of = schema
+            self._page_part_cache = _part(schema, schema.charts or DEFAULT_CHARTS)
         return self._page_part_cache
+
+
+class _LoaderPace:
+    """Lets changes through at once while they are rare, and ever less often while they go on."""
+
+    SHORTEST_S, LONGEST_S = 0.125, 32.0  # of the pauses; each one is twice as long as the one before
+
+    def __init__(self) -> None:
+        self._pause = self._due = 0.0
+
+    def take(self, now: float) -> bool:
+        """Return whether a change may be shown now (s), as the caller then does."""
+        if now < self._due:
+            return False
+        rested = now >= self._due + 2 * self._pause
+        self._pause = self.SHORTEST_S if rested else min(self.LONGEST_S, 2 * self._pause)
+        self._due = now + self._pause
+        return True
+
+
+def _same_but_loaders(one: Schema, other: Schema) -> bool:
+    """Return whether nothing but the loaders differs between two schemas of a session that has columns."""
+    of = [
+        replace(
+            schema, version=0, loaders=(), series=tuple(s for s in schema.series if not s.name.startswith("loader/"))
+        )
+        for schema in (one, other)
+    ]
+    return bool(one.loaders) and of[0] == of[1]
 
 
 def _part(schema: Schema, charts: Sequence[str]) -> tuple[Schema, npt.NDArray[np.intp]]:

@@ -93,7 +93,8 @@ def test_a_document_is_as_if_it_had_been_made_for_this_session(tmp_path: Path, c
     wanted = schema(*NAMES)
     plain = replace(wanted, version=0, interval=1.0, origin=0.0, capacity=1)
     request = json.dumps({"schema": plain.to_json(), "kind": kind}).encode()
-    made = json.loads(rendered("kernel_monitor.views", request))
+    # A loader that is called like our own placeholder is taken for one where the document is made with its name.
+    made = json.loads(rendered("kernel_monitor.views", request).replace(b"kmloader0displaykmend", b"flex"))
     got = json.loads(Documents(tmp_path).get(wanted, kind))
     assert (got["lines"], got["doc"]["roots"]) == (made["lines"], made["doc"]["roots"])
     text = json.dumps(got)

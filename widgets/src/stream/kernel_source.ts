@@ -304,7 +304,7 @@ export class KernelSource extends ChannelSource implements MonitorSource {
     const [seq, time] = [Float64Array.of(frame.seq), Float64Array.of(frame.time)];
     this.arrived.emit({ schema, seq, time, values: frame.values });
     this.mirror.mergeAnalysis(frame);
-    this.mirror.take(frame.loaders, frame.strip, frame.events, frame.recording);
+    this.mirror.take(frame.loaders ?? this.loaders, frame.strip, frame.events, frame.recording);
     if (this.connection.state === 'paused') {
       void this.renew();
     }

@@ -502,7 +502,7 @@ export interface Frame {
   readonly sampled: number;
   readonly sent: number;
   readonly missed: number;
-  readonly loaders: readonly LoaderState[];
+  readonly loaders?: readonly LoaderState[];
   readonly events: readonly Event[];
   readonly strip: Strip | null;
   readonly recording?: RecordingState;
@@ -948,7 +948,7 @@ export const FIELDS: Readonly<Record<string, string>> = {
   GpuKernel: 'name:string share:number? ms:number? launches:number?',
   AloneState: 'job:number question:string running:boolean',
   Frame:
-    'verdict?:VerdictState? offers?:OfferState[] diagnosing?:DiagnosisState? profiling?:ProfileState? ranks?:string[] notices?:string[] main?:string? alone?:AloneState? protocol:number session:string? schema:number seq:number time:number sampled:number sent:number missed:number loaders:LoaderState[] events:Event[] strip:Strip? recording?:RecordingState',
+    'verdict?:VerdictState? offers?:OfferState[] diagnosing?:DiagnosisState? profiling?:ProfileState? ranks?:string[] notices?:string[] main?:string? alone?:AloneState? protocol:number session:string? schema:number seq:number time:number sampled:number sent:number missed:number loaders?:LoaderState[] events:Event[] strip:Strip? recording?:RecordingState',
   LoaderState:
     'id:string name:string backend:string wanted:string? status:string backends:EngineState[] epoch:number batch:number batches:number? samples:number planned:number? lost:number doubled:number skipped:number replaced:number skips:Skip[] knobs:KnobsState decoded:number{} calibration:CalibrationState{} finished?:boolean nodes?:number remote?:RemoteLimits? ended?:boolean ranks?:number padded?:number once?:boolean attached?:boolean',
   EngineState: 'name:string available:boolean reason:string? confirm:string? note:string?',
