@@ -172,7 +172,8 @@ class Control:
 
     def _subscribe(self, args: Args) -> Answer:
         monitor = self._monitor
-        monitor.hub.subscribe(text(args, "client"), touch=bool(args.get("touch", False)))
+        bundled = flag("subscribe", args, "bundled")
+        monitor.hub.subscribe(text(args, "client"), touch=bool(args.get("touch", False)), bundled=bundled)
         content = types.SubscribeReply(
             status="ok",
             lease=LEASE_S,

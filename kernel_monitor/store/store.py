@@ -358,13 +358,9 @@ class _LoaderPace:
 
 def _same_but_loaders(one: Schema, other: Schema) -> bool:
     """Return whether nothing but the loaders differs between two schemas of a session that has columns."""
-    of = [
-        replace(
-            schema, version=0, loaders=(), series=tuple(s for s in schema.series if not s.name.startswith("loader/"))
-        )
-        for schema in (one, other)
-    ]
-    return bool(one.loaders) and of[0] == of[1]
+    series = [tuple(s for s in schema.series if not s.name.startswith("loader/")) for schema in (one, other)]
+    rest = [replace(schema, version=0, loaders=(), series=()) for schema in (one, other)]
+    return bool(one.loaders) and series[0] == series[1] and rest[0] == rest[1]
 
 
 def _part(schema: Schema, charts: Sequence[str]) -> tuple[Schema, npt.NDArray[np.intp]]:
