@@ -74,9 +74,7 @@ class Publisher:
         self._sent_event = 0
         self._sent: dict[str, Any] = {"offers": []}
         self._frame_due = 0.0
-        self._waiting: list[
-            tuple[tuple[str, int], Row, bytes]
-        ] = []  # rows of the next frame: session and schema, values
+        self._waiting: list[tuple[Any, Row, bytes]] = []  # of the next frame: session and schema, row, values
         self._loaders_due = 0.0
         self._loaders_outline: list[list[Any]] = []
         self._sent_paused = False

@@ -112,6 +112,7 @@ EVENTS = 10_000  # the most events that a store keeps
 MOST_BYTES = 128 << 20
 """The most memory that the rows take: a long history of a large machine is cut short before it harms the training."""
 FEWEST = 100  # so many rows are kept at any width
+_PAUSES_S = 0.125, 32.0  # shortest and longest between two schemas of pages that differ in their loaders
 MOST_KNOWN = 100_000  # names of columns that went, whose late values are dropped and no mistake
 
 
@@ -142,7 +143,7 @@ class Store:
         origin = clock.time() if origin is None else origin
         self._schema = Schema(version=0, interval=interval, origin=origin, capacity=capacity)
         self._page_part_of = self._schema
-        self._page_loaders = _LoaderPace()
+        self._page_due = self._page_pause = 0.0  # time.monotonic; s
         self._page_part_cache: tuple[Schema, npt.NDArray[np.intp]] = (self._schema, np.empty(0, dtype=np.intp))
 
     @property
@@ -325,35 +326,22 @@ class Store:
     def _page_part(self) -> tuple[Schema, npt.NDArray[np.intp]]:
         """Return the part of the schema that pages are sent, and its columns in the ring; the lock is held.
 
-        Pages build all charts anew for another schema, so that of loaders in quick succession they see the newest ones
-        together. Of a loader that went meanwhile the column is -1.
+        Pages build all charts anew for another schema. So loaders in quick succession are shown together, after pauses
+        that double while they go on; of a loader that went meanwhile the column is -1.
         """
-        schema, shown = self._schema, self._page_part_of
-        if shown is not schema:
-            if _same_but_loaders(shown, schema) and not self._page_loaders.take(clock.monotonic()):
-                part = self._page_part_cache[0]
-                return part, np.array([schema.columns.get(name, -1) for name in part.names], dtype=np.intp)
+        schema = self._schema
+        if self._page_part_of is not schema:
+            if _same_but_loaders(self._page_part_of, schema):
+                rested = clock.monotonic() - self._page_due
+                if rested < 0:
+                    part = self._page_part_cache[0]
+                    return part, np.array([schema.columns.get(name, -1) for name in part.names], dtype=np.intp)
+                pause = self._page_pause
+                self._page_pause = _PAUSES_S[0] if rested >= 2 * pause else min(_PAUSES_S[1], 2 * pause)
+                self._page_due = clock.monotonic() + self._page_pause
             self._page_part_of = schema
             self._page_part_cache = _part(schema, schema.charts or DEFAULT_CHARTS)
         return self._page_part_cache
-
-
-class _LoaderPace:
-    """Lets changes through at once while they are rare, and ever less often while they go on."""
-
-    SHORTEST_S, LONGEST_S = 0.125, 32.0  # of the pauses; each one is twice as long as the one before
-
-    def __init__(self) -> None:
-        self._pause = self._due = 0.0
-
-    def take(self, now: float) -> bool:
-        """Return whether a change may be shown now (s), as the caller then does."""
-        if now < self._due:
-            return False
-        rested = now >= self._due + 2 * self._pause
-        self._pause = self.SHORTEST_S if rested else min(self.LONGEST_S, 2 * self._pause)
-        self._due = now + self._pause
-        return True
 
 
 def _same_but_loaders(one: Schema, other: Schema) -> bool:

@@ -74,7 +74,7 @@ class Documents:
         if document is None:
             with _making:
                 wanted = schema()
-                document = self._cached(wanted, kind) or self._made(wanted, kind)
+                document = self._made(wanted, kind)
         return wanted, fill_document(document, wanted)
 
     def warm(self) -> None:
@@ -129,28 +129,26 @@ class Documents:
     def _cached(self, schema: Schema, kind: Kind) -> bytes | None:
         """Return the document from memory or disk."""
         key = key_of(document_shape(schema), kind)
-        with self._lock:
-            document = self._held.get(key)
-        return document or self._hold(key, read_checked(self.folder / key))
+        return self._held.get(key) or self._hold(key, read_checked(self.folder / key))
 
     def _hold(self, key: str, document: bytes | None) -> bytes | None:
-        if document is not None:
-            with self._lock:
+        with self._lock:
+            if document is not None:
                 self._held[key] = document
-                if len(self._held) > HELD:
-                    self._held.popitem(last=False)
+            if len(self._held) > HELD:
+                self._held.popitem(last=False)
         return document
 
     def _made(self, schema: Schema, kind: Kind) -> bytes:
         """Make the document in a process, or let the one finish that makes documents in advance; no other runs."""
         warming, until = self._warming, time.monotonic() + _WARMING_S
-        while warming is not None and warming.poll() is None and time.monotonic() < until:
+        while warming is not None and warming.poll() is None:
             if (found := self._cached(schema, kind)) is not None:
                 return found
+            if time.monotonic() >= until:
+                warming.kill()  # what it made is kept, and the next kernel goes on with the rest
             time.sleep(POLL_S)
-        if warming is not None and warming.poll() is None:
-            warming.kill()  # what it made is kept, and the next kernel goes on with the rest
-        if warming is not None and (found := self._cached(schema, kind)) is not None:
+        if (found := self._cached(schema, kind)) is not None:
             return found
         wanted = document_shape(schema)
         request = json.dumps({"schema": wanted.to_json(), "kind": kind}).encode()
