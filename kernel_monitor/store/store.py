@@ -113,6 +113,7 @@ MOST_BYTES = 128 << 20
 """The most memory that the rows take: a long history of a large machine is cut short before it harms the training."""
 FEWEST = 100  # so many rows are kept at any width
 _PAUSES_S = 0.125, 32.0  # shortest and longest between two schemas of pages that differ in their loaders
+_QUIET_S = 10.0  # without a change beyond the pause; the next pause is the shortest then
 MOST_KNOWN = 100_000  # names of columns that went, whose late values are dropped and no mistake
 
 
@@ -337,7 +338,7 @@ class Store:
                     part = self._page_part_cache[0]
                     return part, np.array([schema.columns.get(name, -1) for name in part.names], dtype=np.intp)
                 pause = self._page_pause
-                self._page_pause = _PAUSES_S[0] if rested >= 2 * pause else min(_PAUSES_S[1], 2 * pause)
+                self._page_pause = _PAUSES_S[0] if rested >= _QUIET_S else min(_PAUSES_S[1], 2 * pause)
                 self._page_due = clock.monotonic() + self._page_pause
             self._page_part_of = schema
             self._page_part_cache = _part(schema, schema.charts or DEFAULT_CHARTS)

@@ -89,7 +89,7 @@ def test_a_document_has_room_for_loaders_that_are_still_to_come(tmp_path: Path, 
     assert keys[17] == keys[24] != keys[16]
     names = [f"<{k}>" for k in range(5)]
     text = Documents(tmp_path).get(schema(*names, phased=False), kind).decode()
-    assert all(text.count(f'"{name}"') == 1 for name in names)
+    assert all(f'"{name}"' in text for name in names)
     assert text.count('["display","none"]') == 1, "of six entries one is for nobody"
     assert "loader/loader-5/wait" in text
     assert len(count) == 1
