@@ -400,7 +400,10 @@ export class LoaderControl {
 /** Everything that decides what a folded loader shows, and whether it stays folded. */
 function lineKey(state: LoaderState, context: LoaderContext): string {
   const { analysis, beside, rate, live, named, recorded, cost } = context;
-  const tasks = [analysis?.diagnosing, analysis?.profiling].map(task => [task?.state, task?.loader]);
+  const tasks = [analysis?.diagnosing, analysis?.profiling].map(task => [
+    task?.state,
+    task?.loader
+  ]);
   return JSON.stringify([state, beside, rate, live, named, recorded, cost, tasks]);
 }
 
