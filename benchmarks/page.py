@@ -1,8 +1,10 @@
 """The cost of a large machine's dashboard for the browser's main thread, with JupyterLab, Chromium and a real kernel.
 
     python -m benchmarks.page [--seconds 600] [--hidden-seconds 60] [--cores 256] [--gpus 8] [--interval 0.1]
+    python -m benchmarks.page --rate [--pairs 6] [--segment 10]
 
-The sampler is the real one, on a simulated host (`benchmarks.fakehost`) with simulated GPUs (`benchmarks.nvml`). A cell
+With `--rate`: what it costs a training on the same cores (`benchmarks.page_rate`), in seven minutes. Without, the
+sampler is the real one, on a simulated host (`benchmarks.fakehost`) with simulated GPUs (`benchmarks.nvml`). A cell
 runs meanwhile, as training would. Milliseconds are the main thread's own CPU time per second of wall time, by the
 browser's count (`ThreadTime`), so that a loaded machine does not increase them:
 
@@ -250,10 +252,19 @@ def main() -> int:
     parser.add_argument("--cores", type=int, default=256)
     parser.add_argument("--gpus", type=int, default=8)
     parser.add_argument("--interval", type=float, default=0.1, help="seconds between samples")
+    parser.add_argument("--rate", action="store_true", help="measure a training's rate with and without a page instead")
+    parser.add_argument("--pairs", type=int, default=6, help="of segments with and without a page")
+    parser.add_argument("--segment", type=float, default=10.0, help="seconds of each of them")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     options = parser.parse_args()
     from .common import Bar, machine, report
 
+    if options.rate:
+        from . import page_rate
+
+        print(machine())
+        rates, bars = page_rate.run(pairs=options.pairs, seconds=options.segment)
+        return report(bars, {"rates": [found._asdict() for found in rates]}, options.json)
     print(f"{machine()}\n{options.cores} cores and {options.gpus} GPUs simulated, {1 / options.interval:g} Hz")
     result = run(
         seconds=options.seconds,

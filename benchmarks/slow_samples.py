@@ -27,7 +27,7 @@ from torchvision.datasets import ImageFolder
 from kernel_monitor.analysis.results import Finding
 from kernel_monitor.analysis.rules import evaluate
 from kernel_monitor.runtime.loader_tracker import LoaderTracker
-from kernel_monitor.steps import attached
+from kernel_monitor.steps import attached, attached_entries
 from kernel_monitor.store import Store
 
 from .common import Bar, machine, report, versions
@@ -64,7 +64,7 @@ def run(root: Path, workers: int, seconds: float, *, until_told: bool) -> tuple[
         v1.Normalize([0.5] * 3, [0.5] * 3),
     ]
     attached.detach()
-    attached._entries = attached._Loaders()
+    attached._entries = attached_entries.Loaders()
     attached.attach()
     loader = DataLoader(
         ImageFolder(str(root), v1.Compose(chain)),

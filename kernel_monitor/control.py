@@ -34,12 +34,12 @@ _FLAG = (flag, False)
 _LOADER = (maybe(_NAME), None)  # of several the only one that is in use
 _ANYTHING = (lambda value: value, None)
 _SETTINGS = dict.fromkeys(("interval", "history", "charts", "record", "price", "unfolded"), _ANYTHING)
-_RECORDED = only({"recorded": _TEXT}, client=_ANYTHING, touch=_ANYTHING, since=_ANYTHING)
+_RECORDED = only({"recorded": _TEXT}, client=_ANYTHING, touch=_ANYTHING, bundled=_ANYTHING, since=_ANYTHING)
 """What is asked of a recorded session, where the others have no meaning."""
 
 FIELDS: dict[str, Check] = {
     "hello": fields({}),  # answered for any protocol: a later one may have arguments
-    "subscribe": only({"client": _NAME}, touch=_FLAG),
+    "subscribe": only({"client": _NAME}, touch=_FLAG, bundled=_FLAG),
     "unsubscribe": only({"client": _NAME}),
     "glance": only({"client": _NAME}, touch=_FLAG),
     "sidebar": only({"page": _NAME}),
@@ -155,7 +155,7 @@ class Control:
 
     def _subscribe(self, args: Args) -> Answer:
         monitor = self._monitor
-        monitor.hub.subscribe(args["client"], touch=args["touch"])
+        monitor.hub.subscribe(args["client"], touch=args["touch"], bundled=args["bundled"])
         content = types.SubscribeReply(
             status="ok",
             lease=LEASE_S,
@@ -236,9 +236,9 @@ class Control:
         return wire.history(rows, monitor.publisher.events(), monitor.publisher.state()["charts"])
 
     def _document(self, _args: Args) -> Answer:
-        schema = self._monitor.store.page_schema
+        schema, document = self.documents.newest(lambda: self._monitor.store.page_schema)
         content = types.DocumentReply(status="ok", schema=schema.version, bokeh=chart_documents.version())
-        return content, [self.documents.get(schema)]
+        return content, [document]
 
     def _bokehjs(self, _args: Args) -> Answer:
         return types.BokehReply(status="ok", version=chart_documents.version()), [chart_documents.path().read_bytes()]

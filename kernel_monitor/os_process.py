@@ -7,6 +7,8 @@ import site
 import stat
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +17,7 @@ import psutil
 
 FORK_SERVER = "km-fork-server"  # name of the process from which workers are forked once DALI runs; 15 bytes at most
 _F_SETPIPE_SZ = 1031  # <linux/fcntl.h>
+_PARENT_CHECK_S = 0.5  # between two looks whether the parent still runs
 _SAME_S = 0.5  # two processes with the same pid start further apart than this
 
 
@@ -54,6 +57,18 @@ def is_alive(pid: int, start: float) -> bool:
     """Return whether the process `pid` that began at `start` (see `start_of`) still runs."""
     now = start_of(pid)
     return now is not None and abs(now - start) < _SAME_S
+
+
+def end_with(parent: int) -> None:
+    """End this process soon after the end of its parent, whatever that ended by: nobody reads its result then."""
+
+    def watch() -> None:
+        # A Windows process keeps the number of its parent, which may be a launcher that stands between.
+        while psutil.pid_exists(parent) if os.name == "nt" else os.getppid() == parent:
+            time.sleep(_PARENT_CHECK_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="kernel-monitor-parent", daemon=True).start()
 
 
 def usable_cores() -> int:

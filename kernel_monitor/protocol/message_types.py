@@ -56,7 +56,11 @@ class Glance(Figures):
 
 
 class Frame(Findings):
-    """`kernel_monitor_frame`: a new row; its buffer has one float32 per series, NaN if missing."""
+    """`kernel_monitor_frame`: a new row; its buffer has one float32 per series, NaN if missing.
+
+    `before`: seq and time of rows that were not sent on their own; the buffer has them first. Without `loaders` their
+    counts are sent with a later one.
+    """
 
     protocol: int
     session: str | None
@@ -66,7 +70,8 @@ class Frame(Findings):
     sampled: float
     sent: float
     missed: int
-    loaders: list[LoaderState]
+    before: NotRequired[list[list[float]]]
+    loaders: NotRequired[list[LoaderState]]
     events: list[Event]
     strip: Strip | None
     recording: NotRequired[RecordingState]

@@ -98,7 +98,7 @@ def _become(command: Sequence[str], more: Mapping[str, str]) -> int:
         signal.signal(number, signal.SIG_DFL)
     sys.stdout.flush()
     try:
-        os.execvpe(command[0], command, _environment(more))  # noqa: S606 - no shell is wanted
+        os.execvpe(command[0], list(command), _environment(more))  # noqa: S606 - no shell is wanted
     except OSError as error:
         raise _cannot_run(command, error) from None
 

@@ -19,7 +19,7 @@ from ..analysis.segments import change_time, switches
 from ..protocol import message_types
 from ..protocol.analysis_states import Findings
 from ..protocol.message_types import Figures, Frame, Glance, MachineFigures
-from ..protocol.states import ChartState, Event, Identity, MonitorState, Strip
+from ..protocol.states import ChartState, Event, Identity, LoaderState, MonitorState, Strip
 from ..store import Rows, Store
 from ..store.charts import chart_states
 from ..stream.hub import FRAMES, GLANCE, Publish, encode_values
@@ -33,6 +33,9 @@ _MEAN_S = 2.0  # of the figures of a glance, as of those of a dashboard (widgets
 _STRIP_PERIOD_S = 1.0
 _IDLE_PERIOD_S = 5.0  # between two looks at idle GPUs
 _STRIP_SHARE = 0.02  # of the time since the last switch, which may pass before the strip is computed again
+_BUNDLE_S = 0.4  # of rows in a frame for pages that take several; what came of a click goes out at once
+_LOADERS_PERIOD_S = 0.35  # between two frames with the loaders' counts, 40 kB of twenty; due before the next bundle
+_AT_ONCE = ("id", "backend", "wanted", "status", "knobs", "backends", "ended")  # of a loader; a click waits for it
 _STRIP_CHARTS = ("cpu", "gpu", "images", "wait")  # whose series the strip needs
 
 
@@ -70,6 +73,10 @@ class Publisher:
         self._idle_due = 0.0
         self._sent_event = 0
         self._sent: dict[str, Any] = {"offers": []}
+        self._frame_due = 0.0
+        self._waiting: list[tuple[Any, Row, bytes]] = []  # of the next frame: session and schema, row, values
+        self._loaders_due = 0.0
+        self._loaders_outline: list[list[Any]] = []
         self._sent_paused = False
         self._charts: tuple[int, list[ChartState]] = (-1, [])
 
@@ -127,7 +134,7 @@ class Publisher:
         hub = self._hub
         frames, glances = hub.wanted(FRAMES), hub.wanted(GLANCE)
         if not (frames or glances):
-            self._sent_paused = False
+            self._sent_paused, self._waiting = False, []
             return
         if hub.paused:
             if not self._sent_paused:
@@ -165,7 +172,17 @@ class Publisher:
         self._refresh_idle_gpus(row)
         self.current.refresh(row.time, row.states, self._tasks(), self.strip)
         version, values = self._store.newest_page_row()
+        of = self._session.id, version
+        self._waiting = [*(waiting for waiting in self._waiting if waiting[0] == of), (of, row, encode_values(values))]
         events = self.events(self._sent_event) if self._store.last_event > self._sent_event else []
+        now_shown: dict[str, Any] = {"recording": self._session.recorder.to_json(), **self.findings()}
+        now_shown |= self._loaders([*row.states, *self._session.ranks.loader_states()], row.time)
+        changed: Any = {key: value for key, value in now_shown.items() if value != self._sent.get(key)}
+        if self._hub.bundles and row.time < self._frame_due and not events and not changed:
+            return
+        rows, self._waiting = self._waiting, []
+        self._frame_due = row.time + _BUNDLE_S - min(_BUNDLE_S, self._settings().interval) / 2
+        self._sent |= changed
         if events:
             self._sent_event = events[-1]["id"]
         now = time.time()
@@ -177,16 +194,22 @@ class Publisher:
             "time": row.time,
             "sampled": now - (time.monotonic() - row.sampled),
             "sent": now,
-            "missed": row.missed,
-            "loaders": [*row.states, *self._session.ranks.loader_states()],
+            "missed": sum(of.missed for _, of, _ in rows),
             "events": events,
             "strip": self.strip,
         }
-        now_shown = {"recording": self._session.recorder.to_json(), **self.findings()}
-        changed: Any = {key: value for key, value in now_shown.items() if value != self._sent.get(key)}
-        self._sent |= changed
+        if len(rows) > 1:
+            content["before"] = [[of.seq, of.time] for _, of, _ in rows[:-1]]
         content.update(changed)
-        self._send(message_types.FRAME, content, [encode_values(values)])
+        self._send(message_types.FRAME, content, [b"".join(values for _, _, values in rows)])
+
+    def _loaders(self, states: list[LoaderState], time: float) -> dict[str, Any]:
+        """Return `loaders` if they are due; at once where more than counts has changed."""
+        outline = [[state.get(key) for key in _AT_ONCE] for state in states]
+        if time < self._loaders_due and outline == self._loaders_outline:
+            return {}
+        self._loaders_due, self._loaders_outline = time + _LOADERS_PERIOD_S, outline
+        return {"loaders": states}
 
     def _send(self, kind: str, content: Any, buffers: list[bytes] | None = None) -> None:
         publish = self._publish

@@ -12,7 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Literal
 
 from ..text import quoted
-from .schema import PHASE_SERIES, LoaderInfo
+from .schema import PHASE_SERIES, LoaderInfo, loader_series
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -208,15 +208,18 @@ def _compiled(patterns: tuple[str, ...]) -> re.Pattern[str]:
 # ---- The part of a schema that its chart document depends on: the machine's shape and the choice of charts.
 
 _HOST = ("topology", "limits", "reasons", "memory_total")  # the facts of the host that charts show
-_PLACEHOLDER = re.compile(rb"km(loader|node|rank)(\d{1,4})(id|name|reason|host)(?:to(\d{1,4}))?kmend")
+_PLACEHOLDER = re.compile(rb"km(loader|node|rank)(\d{1,4})(id|name|reason|host|display)(?:to(\d{1,4}))?kmend")
+_SPARE = re.compile(r"(kmloader\d{1,4})namekmend")
 _NAME = re.compile(r"(km(?:(?:loader|node)\d{1,4}name|rank\d{1,4}host))kmend")
 
 
 def document_shape(schema: Schema) -> Schema:
     """Return the schema without the parts that differ from session to session; documents are made from it alone."""
+    room = [loader.phased for loader in schema.loaders]
+    room += [False] * (_room(len(room)) - len(room))
     loaders = tuple(
-        LoaderInfo(id=f"kmloader{k}idkmend", name=f"kmloader{k}namekmend", phased=loader.phased)
-        for k, loader in enumerate(schema.loaders)
+        LoaderInfo(id=f"kmloader{k}idkmend", name=f"kmloader{k}namekmend", phased=phased)
+        for k, phased in enumerate(room)
     )
     drawn = _drawn(schema)
     nodes = tuple(
@@ -242,10 +245,11 @@ def document_shape(schema: Schema) -> Schema:
         )
         for k, rank in enumerate(schema.ranks)
     )
-    ids = {("loader", loader.id): ours.id for loader, ours in zip(schema.loaders, loaders, strict=True)}
+    ids = {("loader", loader.id): ours.id for loader, ours in zip(schema.loaders, loaders, strict=False)}
     ids |= {("node", node.id): ours.id for node, ours in zip(drawn, nodes, strict=True)}
     ids |= {("rank", rank.id): ours.id for rank, ours in zip(schema.ranks, ranks, strict=True)}
     renamed = tuple(replace(series, name=_renamed(series.name, ids)) for series in schema.series)
+    renamed += loader_series(loaders[len(schema.loaders) :])
     host = {key: schema.host[key] for key in _HOST if key in schema.host}
     gpus = tuple(replace(gpu, throttle=()) for gpu in schema.gpus)
     bare = replace(schema, version=0, interval=1.0, origin=0.0, capacity=1, host=host, gpus=gpus)
@@ -263,12 +267,26 @@ def fill_document(document: bytes, schema: Schema) -> bytes:
     def word(found: re.Match[bytes]) -> bytes:
         kind, number, part, most = found.groups()
         known = words[kind]
+        if part == b"display":
+            return b"flex" if int(number) < len(known) else b"none"
         text = getattr(known[int(number)], part.decode(), None) if int(number) < len(known) else None
         if not isinstance(text, str):
             return found[0]  # what a recording calls some GPU
         return _escaped(text if most is None else _cut(text, int(most)))
 
     return _PLACEHOLDER.sub(word, document)
+
+
+def entry_display(name: str) -> str:
+    """Return the CSS `display` of a legend's entry: there is none for a loader that the document only has room for."""
+    spare = _SPARE.fullmatch(name)
+    return f"{spare[1]}displaykmend" if spare else "flex"
+
+
+def _room(loaders: int) -> int:
+    """Return for how many loaders a document has room: made anew for each, twenty would take a minute's work."""
+    step = 1 << max(0, loaders.bit_length() - 2)  # so that at most a third is spare: 1, 2, 3, 4, 6, 8, 12, 16, 24…
+    return -(-loaders // step) * step
 
 
 def shortened(name: str, most: int) -> str:

@@ -112,6 +112,8 @@ EVENTS = 10_000  # the most events that a store keeps
 MOST_BYTES = 128 << 20
 """The most memory that the rows take: a long history of a large machine is cut short before it harms the training."""
 FEWEST = 100  # so many rows are kept at any width
+_PAUSES_S = 0.125, 32.0  # shortest and longest between two schemas of pages that differ in their loaders
+_QUIET_S = 10.0  # without a change beyond the pause; the next pause is the shortest then
 MOST_KNOWN = 100_000  # names of columns that went, whose late values are dropped and no mistake
 
 
@@ -142,6 +144,7 @@ class Store:
         origin = clock.time() if origin is None else origin
         self._schema = Schema(version=0, interval=interval, origin=origin, capacity=capacity)
         self._page_part_of = self._schema
+        self._page_due = self._page_pause = 0.0  # time.monotonic; s
         self._page_part_cache: tuple[Schema, npt.NDArray[np.intp]] = (self._schema, np.empty(0, dtype=np.intp))
 
     @property
@@ -272,13 +275,17 @@ class Store:
         """Return the rows after number `since_seq` as pages get them: with the series of `page_schema`."""
         with self._lock:
             schema, columns = self._page_part()
-            return Rows(schema, *self._ring.since(since_seq, columns))
+            seq, time, values = self._ring.since(since_seq, columns)
+        values[:, columns < 0] = np.nan
+        return Rows(schema, seq, time, values)
 
     def newest_page_row(self) -> tuple[int, npt.NDArray[np.float32]]:
         """Return the version of `page_schema`, and a copy of the newest row's values of its series."""
         with self._lock:
             schema, columns = self._page_part()
-            return schema.version, self._ring.newest[columns]
+            values = self._ring.newest[columns]
+        values[columns < 0] = np.nan
+        return schema.version, values
 
     def events(self, since_id: int = 0) -> list[dict[str, Any]]:
         """Return the events after id `since_id` that are still kept, oldest first, as copies."""
@@ -318,11 +325,31 @@ class Store:
         return self._schema
 
     def _page_part(self) -> tuple[Schema, npt.NDArray[np.intp]]:
-        """Return the part of the schema that pages are sent, and its columns in the ring; the lock is held."""
-        if self._page_part_of is not self._schema:
-            self._page_part_of = self._schema
-            self._page_part_cache = _part(self._schema, self._schema.charts or DEFAULT_CHARTS)
+        """Return the part of the schema that pages are sent, and its columns in the ring; the lock is held.
+
+        Pages build all charts anew for another schema. So loaders in quick succession are shown together, after pauses
+        that double while they go on; of a loader that went meanwhile the column is -1.
+        """
+        schema = self._schema
+        if self._page_part_of is not schema:
+            if _same_but_loaders(self._page_part_of, schema):
+                rested = clock.monotonic() - self._page_due
+                if rested < 0:
+                    part = self._page_part_cache[0]
+                    return part, np.array([schema.columns.get(name, -1) for name in part.names], dtype=np.intp)
+                pause = self._page_pause
+                self._page_pause = _PAUSES_S[0] if rested >= _QUIET_S else min(_PAUSES_S[1], 2 * pause)
+                self._page_due = clock.monotonic() + self._page_pause
+            self._page_part_of = schema
+            self._page_part_cache = _part(schema, schema.charts or DEFAULT_CHARTS)
         return self._page_part_cache
+
+
+def _same_but_loaders(one: Schema, other: Schema) -> bool:
+    """Return whether nothing but the loaders differs between two schemas of a session that has columns."""
+    series = [tuple(s for s in schema.series if not s.name.startswith("loader/")) for schema in (one, other)]
+    rest = [replace(schema, version=0, loaders=(), series=()) for schema in (one, other)]
+    return bool(one.loaders) and series[0] == series[1] and rest[0] == rest[1]
 
 
 def _part(schema: Schema, charts: Sequence[str]) -> tuple[Schema, npt.NDArray[np.intp]]:

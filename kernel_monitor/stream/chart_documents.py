@@ -1,7 +1,7 @@
 """Cache of chart documents: made once per shape of machine and kept on disk, so that pages wait for Bokeh only once.
 
-A document is made in a separate process, because Bokeh would hold the GIL of the process that trains. That process has
-normal priority, because a page waits for it.
+A document is made in a separate process, because Bokeh would hold the GIL of the process that trains: one at a time,
+the first one at normal priority, because a page waits for it. It ends with the process that trains.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
 from functools import lru_cache
 from importlib import metadata, util
 from pathlib import Path
@@ -25,6 +24,7 @@ from typing import Any
 from .._version import __version__
 from ..cache import create_folder, prune, read_checked, user_cache, write_checked
 from ..errors import MonitorError
+from ..os_process import in_forked_children
 from ..store import Schema
 from ..store.charts import Kind, document_shape, fill_document
 from .render_process import command, environment, run_module
@@ -37,6 +37,13 @@ _WARMING_S = 10.0  # how long to wait for the process that makes documents in ad
 Make = Callable[[Schema, Kind], dict[str, Any]]  # makes a document: `views.document`
 
 log = logging.getLogger(__name__)
+_making = threading.Lock()  # held while a process of this one makes a document
+
+
+@in_forked_children
+def _forget() -> None:
+    global _making  # noqa: PLW0603 - a thread that a forked child has not got may hold it
+    _making = threading.Lock()
 
 
 class Documents:
@@ -45,29 +52,30 @@ class Documents:
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = cache_folder() if folder is None else folder
         self._lock = threading.Lock()
-        self._held: OrderedDict[str, Future[bytes]] = OrderedDict()
+        self._held: OrderedDict[str, bytes] = OrderedDict()
         self._warming: subprocess.Popen[bytes] | None = None
+        self._has_made = False
         here = _digest(platform.node(), os.cpu_count(), *_versions())
         self._warm_marker = self.folder / f"warm-{here}"  # exists once this machine's documents were made
         self._stored_hello = self.folder / f"machine-{here}.json"
 
     def get(self, schema: Schema, kind: Kind = "live") -> bytes:
         """Return the document of a schema, as JSON; makes it if it is not cached, MonitorError if that fails."""
-        wanted = document_shape(schema)
-        key = key_of(wanted, kind)
-        with self._lock:
-            known = key in self._held
-            held = self._held.setdefault(key, Future())
-            if len(self._held) > HELD:
-                self._held.popitem(last=False)
-        if not known:
-            try:
-                held.set_result(self._found(key) or self._made(wanted, kind, key))
-            except BaseException as error:  # noqa: BLE001 - raised below and in every waiting thread
-                with self._lock:
-                    self._held.pop(key, None)  # the next request tries again
-                held.set_exception(error)
-        return fill_document(held.result(), schema)
+        return self.newest(lambda: schema, kind)[1]
+
+    def newest(self, schema: Callable[[], Schema], kind: Kind = "live") -> tuple[Schema, bytes]:
+        """Return the schema of the moment with its document, as `get` makes it.
+
+        One document is made at a time: who waits for that gets the document of the schema as it is then, so that of
+        many schemas in a row only the first and the last one have documents made.
+        """
+        wanted = schema()
+        document = self._cached(wanted, kind)
+        if document is None:
+            with _making:
+                wanted = schema()
+                document = self._made(wanted, kind)
+        return wanted, fill_document(document, wanted)
 
     def warm(self) -> None:
         """Make the usual documents of this machine in a background process, unless they are cached."""
@@ -118,17 +126,37 @@ class Documents:
         self._warm_marker.touch()
         return made
 
-    def _found(self, key: str) -> bytes | None:
-        """Return the document from disk; waits for the process that makes documents in advance."""
-        path, warming, until = self.folder / key, self._warming, time.monotonic() + _WARMING_S
-        while warming is not None and warming.returncode is None and time.monotonic() < until and not path.exists():
-            time.sleep(POLL_S)
-        return read_checked(path)
+    def _cached(self, schema: Schema, kind: Kind) -> bytes | None:
+        """Return the document from memory or disk."""
+        key = key_of(document_shape(schema), kind)
+        return self._held.get(key) or self._hold(key, read_checked(self.folder / key))
 
-    def _made(self, wanted: Schema, kind: Kind, key: str) -> bytes:
+    def _hold(self, key: str, document: bytes | None) -> bytes | None:
+        with self._lock:
+            if document is not None:
+                self._held[key] = document
+            if len(self._held) > HELD:
+                self._held.popitem(last=False)
+        return document
+
+    def _made(self, schema: Schema, kind: Kind) -> bytes:
+        """Make the document in a process, or let the one finish that makes documents in advance; no other runs."""
+        warming, until = self._warming, time.monotonic() + _WARMING_S
+        while warming is not None and warming.poll() is None:
+            if (found := self._cached(schema, kind)) is not None:
+                return found
+            if time.monotonic() >= until:
+                warming.kill()  # what it made is kept, and the next kernel goes on with the rest
+            time.sleep(POLL_S)
+        if (found := self._cached(schema, kind)) is not None:
+            return found
+        wanted = document_shape(schema)
         request = json.dumps({"schema": wanted.to_json(), "kind": kind}).encode()
-        document = run_module("kernel_monitor.views", request, low_priority=False)
-        self._keep(key, document)
+        # A page waits for its first charts; later ones replace charts that go on meanwhile.
+        document = run_module("kernel_monitor.views", request, low_priority=self._has_made)
+        self._has_made = True
+        self._keep(key_of(wanted, kind), document)
+        self._hold(key_of(wanted, kind), document)
         return document
 
     def _keep(self, key: str, document: bytes) -> None:

@@ -39,6 +39,7 @@ class Hub:
         self._clock = clock
         self._lock = threading.Lock()
         self._leases: dict[tuple[str, str], float] = {}  # expiry by (kind, client)
+        self._bundled: set[str] = set()  # clients that take several rows in a frame
         self._held: set[str] = set()  # clients that cannot renew while a cell runs
         self._cells_running = 0
         self._cell_runs: Callable[[], bool] | None = None
@@ -46,8 +47,8 @@ class Hub:
         self._last_cell = clock()
         self.ever_subscribed = False
 
-    def subscribe(self, client: str, *, touch: bool = False, kind: str = FRAMES) -> None:
-        """Start or renew a lease; `touch`: a user acted on the page, which ends a pause.
+    def subscribe(self, client: str, *, touch: bool = False, kind: str = FRAMES, bundled: bool = False) -> None:
+        """Start or renew a lease; `touch`: a user acted on the page, which ends a pause; `bundled`: see `bundles`.
 
         Raises MonitorError if there are too many.
         """
@@ -58,6 +59,8 @@ class Hub:
                 if len(self._leases) >= MOST_LEASES:
                     raise MonitorError(f"{MOST_LEASES:,} pages show this kernel already: close some of them.")
             self._leases[kind, client] = now + LEASE_S
+            if kind == FRAMES:
+                (self._bundled.add if bundled else self._bundled.discard)(client)
             self.ever_subscribed = self.ever_subscribed or kind == FRAMES
             if touch:
                 self._last_activity = now
@@ -72,6 +75,12 @@ class Hub:
         with self._lock:
             self._expire()
             return (kind, client) in self._leases
+
+    @property
+    def bundles(self) -> bool:
+        """Whether all pages that are sent frames take several rows in one."""
+        with self._lock:
+            return all(client in self._bundled for kind, client in self._leases if kind == FRAMES)
 
     def unsubscribe(self, client: str) -> None:
         with self._lock:
@@ -124,7 +133,9 @@ class Hub:
             held = {lease: now + LEASE_S for lease in self._leases if lease[1] in self._held}
             self._leases |= held
         self._leases = {lease: until for lease, until in self._leases.items() if until >= now}
-        self._held &= {client for _, client in self._leases}
+        clients = {client for _, client in self._leases}
+        self._held &= clients
+        self._bundled &= clients
 
     def ask_cells(self, runs: Callable[[], bool]) -> None:
         """Ask this whether a cell runs, where no hook says so; then nothing is paused, as nothing counts messages."""

@@ -57,12 +57,12 @@ def run_module(
 
 
 def command(module: str, *arguments: str, niceness: int = 0) -> list[str]:
-    """Return the command that runs a module of ours; it sets its own niceness before it imports anything."""
-    run = ["-m", module, *arguments]
-    if niceness:
-        start = f"import runpy; runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
-        run = ["-c", f"import os; os.nice({niceness}); {start}", *arguments]
-    return [sys.executable, "-P", *run]  # -P: a random.py in the notebook's folder must not be imported
+    """Return the command that runs a module of ours; it sets its own niceness first, and ends with this process."""
+    nice = f"import os; os.nice({niceness}); " if niceness else ""
+    watch = f"from kernel_monitor.os_process import end_with; end_with({os.getpid()}); "
+    start = f"import runpy; runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+    # -P: a random.py in the notebook's folder must not be imported
+    return [sys.executable, "-P", "-c", f"{nice}{watch}{start}", *arguments]
 
 
 def environment() -> dict[str, str]:

@@ -14,6 +14,7 @@ from bokeh.models.ui import UIElement
 from bokeh.models.ui.panes import Pane
 from bokeh.plotting import figure
 
+from ..store.charts import entry_display
 from .style import FONT, LEFT, RIGHT, Page, add_marks, heading, hover, new_figure
 
 SECONDS = 2.0  # seconds of a mean: a frame's window holds one batch or none
@@ -25,6 +26,8 @@ _CURVE_COLORS = (
 """Distinct in hue and lightness for the common kinds of colour blindness, and on white as on black."""
 _FORMATS = {"B": "0.[0] d", "B/s": "0.[0] d", "ms": "0,0.0", "batches/s": "0,0.0"}
 """Bokeh's formats of the units whose values are not whole numbers; `d` has it write bytes in kB, MB, GB."""
+_MOST_DOTTED = 8
+"""The most lines with dots: of four loaders."""
 Entry = tuple[str, str, str]
 """An entry of a legend: words, colour, and stroke as CSS names it."""
 
@@ -73,7 +76,8 @@ def curves(
     """Return a figure of lines of one unit from 0 up to `end`, or as high as what is visible, without data.
 
     Its source is called `<name>-lines`. With `means` the lines are means of two seconds, from the source
-    `<name>-means`, and durations are dots besides. A rate has no dots: a row holds whole batches, so its own values lie
+    `<name>-means`, and durations of few lines are dots besides: more dots hide each other, and drawing them takes more
+    than all else on the page. A rate has no dots: a row holds whole batches, so its own values lie
     on a few levels, which say nothing of the loop and look like faulty data.
     """
     y_range = Range1d(start=0, end=end) if end is not None else DataRange1d(start=0, range_padding=0.12, default_span=1)
@@ -86,7 +90,7 @@ def curves(
     p.yaxis.ticker = BasicTicker(desired_num_ticks=4 if height >= HEIGHT else 3, num_minor_ticks=0)
     columns = {f"y{k}": line.series for k, line in enumerate(lines)}
     columns |= {f"z{k}": line.also[0] for k, line in enumerate(lines) if line.also}
-    with_dots = means and unit == "ms"
+    with_dots = means and unit == "ms" and len(lines) <= _MOST_DOTTED
     raw = _source(f"{name}-lines", {"kind": "lines", "columns": columns}, columns)
     source = raw
     if means:
@@ -133,12 +137,13 @@ def key(name: str, entries: Sequence[Entry]) -> Pane:
         "font": f"10.5px {FONT}",
         "color": "inherit",
     }
-    entry = {"display": "flex", "gap": "4px", "align-items": "center", "min-width": "0", "max-width": "100%"}
+    entry = {"gap": "4px", "align-items": "center", "min-width": "0", "max-width": "100%"}
     text = {"min-width": "0", "overflow-wrap": "anywhere"}
     shown: list[Any] = []
     for words, color, stroke in entries:
         swatch = Div(style={"flex": "none", "width": "18px", "border-top": f"2px {stroke} {color}"})
-        shown.append(Div(children=[swatch, Span(children=[words], style={**text, "opacity": "0.8"})], style=entry))
+        label = Span(children=[words], style={**text, "opacity": "0.8"})
+        shown.append(Div(children=[swatch, label], style={**entry, "display": entry_display(words)}))
     return Pane(elements=[Div(children=shown, style=line)], name=name)
 
 

@@ -89,6 +89,29 @@ def test_frames_flow_only_while_a_page_shows_them(page: Page) -> None:
     assert page.frames(1.0) == []
 
 
+def test_a_page_that_takes_several_rows_in_a_frame_gets_every_row_in_few_messages(page: Page) -> None:
+    page.ask("subscribe", client="one", bundled=True)
+    page.frames(1.0)
+    frames = page.frames(4.0)
+    width = len(page.ask("subscribe", client="one", bundled=True)["schema"]["series"])
+    rows = []
+    for frame in frames:
+        content = frame["content"]
+        rows += [*content.get("before", []), [content["seq"], content["time"]]]
+        assert len(frame["buffers"][0]) == 4 * width * (1 + len(content.get("before", [])))
+    seqs = [seq for seq, _ in rows]
+    assert seqs == list(range(int(seqs[0]), int(seqs[0]) + len(seqs)))
+    assert len(frames) < len(rows) / 2
+    assert sum("loaders" in frame["content"] for frame in frames) < len(rows) / 2
+    history = page.request("history", {"since": seqs[0] - 1})["buffers"]
+    sent = b"".join(bytes(frame["buffers"][0]) for frame in frames)
+    assert bytes(history[2])[: len(sent)] == sent
+    # Another page that takes one row at a time has them both get that.
+    page.ask("subscribe", client="other")
+    page.frames(0.5)
+    assert all("before" not in frame["content"] for frame in page.frames(1.0))
+
+
 @pytest.mark.alone
 def test_a_busy_cell_stops_neither_frames_nor_replies(page: Page) -> None:
     page.ask("subscribe", client="one")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from kernel_monitor.loaders import live, takeover
-from kernel_monitor.steps import attached
+from kernel_monitor.steps import attached, attached_entries
 from kernel_monitor.steps.attached_loader import AttachedLoader
 
 from .conftest import settle
@@ -21,7 +21,7 @@ def attaching(*, polled: bool = False) -> Iterator[None]:
     `polled`: another thread reads the loaders' states all the time, as pages do.
     """
     attached.detach()
-    attached._entries = attached.Loaders()
+    attached._entries = attached_entries.Loaders()
     assert attached.attach()
     ended = threading.Event()
 

@@ -50,7 +50,7 @@ SETTINGS = {
 }  # fmt: skip
 VALID: dict[str, dict[str, Any]] = {
     "hello": {},
-    "subscribe": {"client": "page", "touch": True},
+    "subscribe": {"client": "page", "touch": True, "bundled": True},
     "glance": {"client": "page", "touch": True},
     "unsubscribe": {"client": "page"},
     "sidebar": {"page": "page"},

@@ -178,6 +178,6 @@ describe('a kernel’s source', () => {
       knobs: { workers: null, prefetch: null, threads: null }
     };
     const frame = decode('Frame', { ...golden('frame').content, loaders: [watched] });
-    expect(frame.loaders[0]!.knobs.workers).toBeNull();
+    expect(frame.loaders![0]!.knobs.workers).toBeNull();
   });
 });

@@ -169,10 +169,15 @@ export class FakeMonitor {
   }
 
   /** Measure a row; `send` it unless it gets lost. */
-  frame({ send = true, ...changes }: { send?: boolean; [field: string]: unknown } = {}): void {
-    this.seq += 1;
+  frame({
+    send = true,
+    rows = 1,
+    ...changes
+  }: { send?: boolean; rows?: number; [field: string]: unknown } = {}): void {
+    this.seq += rows;
     if (send) {
-      const { values } = this.rows(this.seq, this.seq);
+      const first = this.seq - rows + 1;
+      const { values } = this.rows(first, this.seq);
       const content = {
         ...golden('frame').content,
         session: this.session,
@@ -184,6 +189,7 @@ export class FakeMonitor {
         events: [],
         strip: null,
         recording: undefined,
+        before: range(first, this.seq - 1).map(seq => [seq, seq / 10]),
         ...changes
       };
       this.kernel.publish(FRAME, content, [values]);

@@ -111,6 +111,23 @@ describe('a stream', () => {
     expect(opened).toHaveLength(1);
   });
 
+  it('takes several rows of a frame, those that it has not got, and keeps loaders that are not in it', async () => {
+    const monitor = new FakeMonitor();
+    const { source, seqs } = await open(monitor);
+    const { loaders } = source;
+    monitor.frame({ loaders: undefined, rows: 4 });
+    expect(seqs.slice(-4)).toEqual([21, 22, 23, 24]);
+    monitor.seq -= 2;
+    monitor.frame({ loaders: undefined, rows: 4 });
+    expect(seqs.slice(-6)).toEqual([21, 22, 23, 24, 25, 26]);
+    expect(source.stats).toMatchObject({ received: 6, missed: 0, outstanding: 0 });
+    expect(source.loaders).toBe(loaders);
+    monitor.frame({ rows: 2 });
+    expect(source.loaders).toEqual([]);
+    const asked = monitor.kernel.requests.filter(({ command }) => command === 'subscribe');
+    expect(asked.map(({ args }) => args.bundled)).toContain(true);
+  });
+
   it('renews its lease at half-life', async () => {
     const monitor = new FakeMonitor();
     await open(monitor);

@@ -48,10 +48,33 @@ describe('a pace', () => {
     near(pace.cost, 40);
     near(pace.period, 40 / SHARE);
     await draws(pace, 8, 500);
-    expect(pace.period).toBe(1000);
+    expect(pace.period).toBe(2000);
     await draws(pace, 8, 10);
     expect(pace.period).toBe(250);
   });
+
+  it('leaves the cores to a training that wants them all, and takes its share again after it', async () => {
+    const pace = make();
+    await draws(pace, 8, 12);
+    expect(pace.period).toBe(250);
+    await loads(pace, 2, 100);
+    near(pace.period, 12 / 0.02);
+    await loads(pace, 2, NaN); // not known for a moment
+    near(pace.period, 12 / 0.02);
+    await loads(pace, 64, 100); // the browser's thread is a small part of those
+    expect(pace.period).toBe(250);
+    await loads(pace, 2, 100);
+    await loads(pace, 2, 10);
+    expect(pace.period).toBe(250);
+  });
+
+  /** Enough readings that the newest ones count alone. */
+  async function loads(pace: Pace, cores: number, percent: number): Promise<void> {
+    for (let i = 0; i < 50; i += 1) {
+      pace.setLoad(cores, percent);
+    }
+    await draws(pace, 1, 12);
+  }
 
   it('does not waver with small differences, nor with a few drawings that others delayed', async () => {
     const pace = make();

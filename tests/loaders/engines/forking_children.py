@@ -59,7 +59,8 @@ def handles_sigterm(_: Any) -> None:
 
 def iterates(loader: Any) -> None:
     assert sum(len(targets) for _, targets in loader) == len(loader.dataset)
-    assert sum(map(len, DataLoader(list(range(40)), 4, num_workers=1))) == 40
+    numbers: Any = list(range(40))
+    assert sum(len(batch) for batch in DataLoader(numbers, 4, num_workers=1)) == 40
 
 
 def forks(_: Any) -> None:

@@ -33,6 +33,35 @@ def filled(rows: int, capacity: int = 8) -> Store:
     return store
 
 
+def test_loaders_in_quick_succession_are_shown_to_pages_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages build all charts anew for another schema: new loaders in every epoch must not have them do it each time."""
+    now = 100.0
+    monkeypatch.setattr("kernel_monitor.store.store.clock.monotonic", lambda: now)
+    store = filled(1, capacity=1000)
+    versions = []
+    for number in range(300):  # two new ones a second
+        now += 0.5
+        store.set_loaders([{"id": f"l{number}", "name": "train"}])
+        store.append(now, [number, 0], {f"loader/l{number}/wait": number})
+        version, row = store.newest_page_row()
+        rows = store.page_rows()
+        shown = store.page_schema
+        assert version == rows.schema.version == shown.version
+        versions.append(version)
+        wait = shown.columns[f"loader/{shown.loaders[0].id}/wait"]
+        latest = shown.loaders[0].id == f"l{number}"
+        assert row[wait] == rows.values[-1, wait] == number if latest else np.isnan(rows.values[:, wait]).all()
+        assert row[shown.columns["memory/used"]] == 0
+    assert len(set(versions[:3])) == 3, "the first ones are shown at once"
+    assert len(set(versions)) < 15
+    # What a person chooses is shown at once; so is a loader after a while without another one.
+    store.set_charts(("memory",))
+    assert store.page_schema.charts == ("memory",)
+    now += 100.0
+    store.set_loaders([{"id": "last", "name": "train"}])
+    assert store.page_schema.loaders[0].id == "last"
+
+
 def test_rows_come_back_as_they_went_in() -> None:
     rows = filled(3).rows()
     assert rows.seq.tolist() == [1, 2, 3]

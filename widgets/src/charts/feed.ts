@@ -1,7 +1,7 @@
 /**
  * Fills a chart document's named sources from rows and events, by their tags (docs/messages.md, *Documents*).
  *
- * Rows are taken as they come; drawing happens at most four times a second, as the page's thread allows (`Pace`), and
+ * Rows are taken as they come; drawing happens at most four times a second, as thread and machine allow (`Pace`), and
  * only what is on the screen (`Sight`). No chart is known here: a new one needs only sources with a tag. A source of an
  * unknown kind stays empty.
  */
@@ -20,6 +20,7 @@ import {
 import { Pace } from './pace.js';
 import { Sight } from './sight.js';
 import { Table, Translation } from './row_table.js';
+import { coresOf, mean } from './stats.js';
 import { Tiles, type MakeImage, type TilesTag } from './tiles.js';
 import type { MonitorEvent, Rows, Schema } from '../stream/page_messages.js';
 
@@ -59,6 +60,8 @@ export class Feed {
   private readonly table: Table;
   private readonly translation: Translation;
   private readonly sight: Sight;
+  /** Columns of the cores that the kernel may use. */
+  private readonly cores: readonly number[];
   private readonly tiles: Tiles[] = [];
   private readonly lines: Lines[] = [];
   private readonly markers: (Markers | Bands)[] = [];
@@ -98,6 +101,7 @@ export class Feed {
     const names = [...drawn];
     const picks = names.map(name => schema.series.findIndex(series => series.name === name));
     const place = (name: string): number => names.indexOf(name);
+    this.cores = coresOf(schema);
     this.translation = new Translation(schema);
     this.table = new Table(picks, schema.capacity, schema.interval);
     for (const [source, tag] of tagged) {
@@ -234,6 +238,9 @@ export class Feed {
     this.dirty = false;
     this.drawnAt = performance.now();
     const drawn = this.pace.measure();
+    if (this.newest !== null) {
+      this.pace.setLoad(this.cores.length, mean(this.newest.values, this.cores));
+    }
     for (const filled of [...this.tiles, ...this.lines]) {
       // What is out of sight keeps, and is caught up with when it comes back.
       if (this.sight.sees(filled.source)) {

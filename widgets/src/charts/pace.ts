@@ -1,11 +1,15 @@
 /** The period of drawing: short enough to look live, long enough that the page's thread still answers clicks. */
 
-/** Share of the page's thread that drawing may take, of all dashboards of the page together. */
+/** Share of the page's thread that drawing may take, of all dashboards of the page together… */
 export const SHARE = 0.08;
+/** …and beside a machine that is busy, for each of its cores: it may be the browser's own, and trains. */
+const BUSY_SHARE = 0.01;
+/** The weight of the newest reading of how busy it is: a period that wavers is visible. */
+const NEWEST = 0.1;
 /** A step of the whole window's width by this part of it is too small to see… */
 const STEPS = 600;
 /** …but drawing happens this often at least, in ms. */
-const LONGEST_MS = 1000;
+const LONGEST_MS = 2000;
 /** The cost is the lower quartile of so many drawings: what other programs took of the processor is not ours. */
 const RECENT = 8;
 /** The period stays while the wanted one differs by less than this share: a rate that wavers is visible. */
@@ -24,6 +28,7 @@ export class Pace {
   period: number;
   /** Milliseconds that a drawing takes of this thread: sources, Bokeh's paint, and the browser's. */
   cost = 0;
+  private share = SHARE;
   private readonly recent: number[] = [];
   private window = 0;
 
@@ -44,6 +49,19 @@ export class Pace {
       drawing().add(this);
     } else {
       drawing().delete(this);
+    }
+  }
+
+  /**
+   * Take how busy the measured machine is.
+   *
+   * @param busy - the mean of its cores in %; NaN where that is not known
+   */
+  setLoad(cores: number, busy: number): void {
+    if (Number.isFinite(busy)) {
+      const idle = cores * (1 - busy / 100);
+      const share = Math.min(SHARE, Math.max(BUSY_SHARE * cores, SHARE * idle));
+      this.share += NEWEST * (share - this.share);
     }
   }
 
@@ -86,7 +104,7 @@ export class Pace {
   }
 
   private wanted(): number {
-    const affordable = (this.cost * Math.max(1, drawing().size)) / SHARE;
+    const affordable = (this.cost * Math.max(1, drawing().size)) / this.share;
     const visible = (this.window * 1000) / STEPS;
     return Math.max(this.shortest, Math.min(LONGEST_MS, Math.max(affordable, visible)));
   }

@@ -371,7 +371,7 @@ function sum(values: readonly number[]): number {
   return known.length > 0 ? known.reduce((a, b) => a + b, 0) : NaN;
 }
 
-function mean(row: Float32Array, columns: readonly number[]): number {
+export function mean(row: Float32Array, columns: readonly number[]): number {
   return average(columns.map(column => row[column]!)).value;
 }
 
@@ -397,7 +397,7 @@ function columnsOf(schema: Schema, pattern: RegExp): number[] {
 }
 
 /** The columns of the cores that the kernel may use; of all cores where that is not known. */
-function coresOf(schema: Schema): number[] {
+export function coresOf(schema: Schema): number[] {
   const all = columnsOf(schema, /^cpu\/\d+\/busy$/);
   const allowed = schema.host.limits?.cpus;
   const mine = all.filter(column =>

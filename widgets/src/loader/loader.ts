@@ -63,6 +63,7 @@ export class LoaderControl {
   /** The line of a loader beside the main one; a click opens the rest of it. */
   private readonly fold = button('', 'km-fold', () => {
     this.isOpen = !this.isOpen;
+    this.line = ''; // what it shows beyond its line is brought up to date
     this.showFold();
   });
   private readonly foldName = element('strong');
@@ -92,6 +93,8 @@ export class LoaderControl {
   /** A person has opened it, while it is beside the main one. */
   private isOpen = false;
   private isBeside = false;
+  /** Everything that decides what its line says, as it was last shown. */
+  private line = '';
   /** It must be seen: something is asked for or has gone wrong. */
   private isNeeded = false;
 
@@ -140,6 +143,11 @@ export class LoaderControl {
 
   /** Show the kernel's state. */
   update(state: LoaderState, context: LoaderContext): void {
+    const line = lineKey(state, context);
+    if (this.isFolded && line === this.line) {
+      return;
+    }
+    this.line = line;
     this.state = state;
     const { named, recorded, analysis, found, cost } = context;
     const isOver = state.ended === true;
@@ -387,6 +395,16 @@ export class LoaderControl {
     event.preventDefault();
     event.stopPropagation();
   };
+}
+
+/** Everything that decides what a folded loader shows, and whether it stays folded. */
+function lineKey(state: LoaderState, context: LoaderContext): string {
+  const { analysis, beside, rate, live, named, recorded, cost } = context;
+  const tasks = [analysis?.diagnosing, analysis?.profiling].map(task => [
+    task?.state,
+    task?.loader
+  ]);
+  return JSON.stringify([state, beside, rate, live, named, recorded, cost, tasks]);
 }
 
 /** Where DALI can be chosen, what is said of an engine is shown while it is pointed at; else all reasons stand there. */

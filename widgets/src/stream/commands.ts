@@ -46,7 +46,8 @@ export class Commands {
 
   /** Subscribe, or renew the lease; `touch`: a person acted, which ends a pause. */
   async subscribe(touch = false): Promise<wire.Subscription> {
-    const args = this.about(touch ? { client: this.client, touch } : { client: this.client });
+    // Drawn are several rows at once, and each message costs page, server and kernel more than its rows.
+    const args = this.about({ client: this.client, bundled: true, ...(touch ? { touch } : {}) });
     const reply = await this.channel.request('subscribe', args, this.pace);
     return decode('SubscribeReply', reply.content);
   }

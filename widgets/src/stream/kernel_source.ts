@@ -298,13 +298,22 @@ export class KernelSource extends ChannelSource implements MonitorSource {
       this.refresh();
       return;
     }
-    if (!this.accounts.frame(frame.seq, Date.now() - frame.sampled * 1000)) {
+    const rows = [...(frame.before ?? []), [frame.seq, frame.time]] as [number, number][];
+    const age = Date.now() - frame.sampled * 1000;
+    const fresh = rows.filter(([seq, time]) =>
+      this.accounts.frame(seq, age + (frame.time - time) * 1000)
+    );
+    if (fresh.length === 0) {
       return;
     }
-    const [seq, time] = [Float64Array.of(frame.seq), Float64Array.of(frame.time)];
-    this.arrived.emit({ schema, seq, time, values: frame.values });
+    const [seq, time] = [0, 1].map(k => Float64Array.from(fresh, row => row[k]!)) as [
+      Float64Array,
+      Float64Array
+    ];
+    const values = frame.values.slice((rows.length - fresh.length) * schema.series.length);
+    this.arrived.emit({ schema, seq, time, values });
     this.mirror.mergeAnalysis(frame);
-    this.mirror.take(frame.loaders, frame.strip, frame.events, frame.recording);
+    this.mirror.take(frame.loaders ?? this.loaders, frame.strip, frame.events, frame.recording);
     if (this.connection.state === 'paused') {
       void this.renew();
     }

@@ -73,7 +73,8 @@ export function frameOf(
   if (frame.session !== session || frame.schema !== schema.version) {
     return null;
   }
-  return { ...frame, values: floats(Float32Array, buffers[0], schema.series.length, 'Frame') };
+  const count = schema.series.length * (1 + (frame.before?.length ?? 0));
+  return { ...frame, values: floats(Float32Array, buffers[0], count, 'Frame') };
 }
 
 export function decodeHistory(content: unknown, buffers: readonly Buffer[]): History {

@@ -474,6 +474,9 @@ export interface FindingsReply {
 }
 /**
  * `kernel_monitor_frame`: a new row; its buffer has one float32 per series, NaN if missing.
+ *
+ * `before`: seq and time of rows that were not sent on their own; the buffer has them first. Without `loaders` their
+ * counts are sent with a later one.
  */
 export interface Frame {
   readonly verdict?: VerdictState | null;
@@ -491,7 +494,8 @@ export interface Frame {
   readonly sampled: number;
   readonly sent: number;
   readonly missed: number;
-  readonly loaders: readonly LoaderState[];
+  readonly before?: readonly number[][];
+  readonly loaders?: readonly LoaderState[];
   readonly events: readonly Event[];
   readonly strip: Strip | null;
   readonly recording?: RecordingState;
@@ -934,7 +938,7 @@ export const FIELDS: Readonly<Record<string, string>> = {
   Operator: 'name:string share:number? self_ms:number? count:number?',
   GpuKernel: 'name:string share:number? ms:number? launches:number?',
   Frame:
-    'verdict?:VerdictState? offers?:OfferState[] diagnosing?:DiagnosisState? profiling?:ProfileState? ranks?:string[] notices?:string[] main?:string? protocol:number session:string? schema:number seq:number time:number sampled:number sent:number missed:number loaders:LoaderState[] events:Event[] strip:Strip? recording?:RecordingState',
+    'verdict?:VerdictState? offers?:OfferState[] diagnosing?:DiagnosisState? profiling?:ProfileState? ranks?:string[] notices?:string[] main?:string? protocol:number session:string? schema:number seq:number time:number sampled:number sent:number missed:number before?:number[][] loaders?:LoaderState[] events:Event[] strip:Strip? recording?:RecordingState',
   LoaderState:
     'id:string name:string backend:string wanted:string? status:string backends:EngineState[] epoch:number batch:number batches:number? samples:number planned:number? lost:number doubled:number skipped:number replaced:number skips:Skip[] knobs:KnobsState decoded:number{} calibration:CalibrationState{} finished?:boolean nodes?:number remote?:RemoteLimits? ended?:boolean ranks?:number padded?:number once?:boolean attached?:boolean',
   EngineState: 'name:string available:boolean reason:string? confirm:string? note:string?',

@@ -283,7 +283,12 @@ export class WidgetKernel implements KernelLike {
       this.forget();
       return;
     }
-    this.frames.push({ content, values: bytes(buffers[0], 'Frame') });
+    const values = bytes(buffers[0], 'Frame');
+    const width = 4 * schema.series.length;
+    [...(content.before ?? []), [content.seq, content.time]].forEach(([seq, time], k) => {
+      const row = { ...content, seq: seq!, time: time! };
+      this.frames.push({ content: row, values: values.slice(k * width, (k + 1) * width) });
+    });
     if (this.frames.length > 2 * schema.capacity) {
       this.frames = this.frames.slice(-schema.capacity);
     }
