@@ -73,6 +73,7 @@ class RankServer:
         if not (zmq.has("curve") and zmq.has("ipc")):
             raise JoinError("Ranks cannot join: this pyzmq has no CURVE or no ipc; install pyzmq from PyPI.")
         session_files.remove_left()
+        self.files = SessionFiles() if files is None else files  # before sockets are open: it may raise
         self.refused = self.restarts = 0
         self._refusal = self._failure = ""  # the last ones
         self.jobs = Jobs()
@@ -85,7 +86,6 @@ class RankServer:
         self._lock = threading.Lock()  # of `jobs` and `loaders`; held for microseconds
         self._refreshed = self._found = 0.0
         self._gateway: GatewayClient | None = None
-        self.files = SessionFiles() if files is None else files
         self.folder = str(self.files.folder)
         self.files.keys = self.files.keys or Keys(*zmq.curve_keypair(), *zmq.curve_keypair())
         self._listener: Listener | None = None

@@ -120,7 +120,7 @@ _PHASES_S = 0.25  # between two choices of which ranks are the slowest and the m
 _SAID_S = 2.0  # how long a sentence on a slow rank is shown at least
 HELD_S = 4.0  # how long it stays when nothing is found any more: a rank that is slow now and then is one that is slow
 _BOUNDS_MS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
-_NOT_OFFERED = "the monitor does not run"
+_NOT_OFFERED = "Ranks cannot join: the monitor does not run; %monitor start starts it."
 log = logging.getLogger(__name__)
 
 
@@ -163,13 +163,16 @@ class RankTracker:
         if self._server is not None:
             return
         if VARIABLE in os.environ and "RANK" in os.environ:
-            self.reason = "this process is a rank itself"
+            self.reason = "Ranks cannot join: this process is a rank itself."
             return
         try:
             self._server = RankServer(address, self._files, index_of)
             self._files, self.reason = self._server.files, None
         except Exception as error:  # noqa: BLE001 - whatever it is, the session goes on without ranks
-            self._files, self.reason = None, str(error) if isinstance(error, JoinError) else cause(error)
+            self._files, self.reason = (
+                None,
+                str(error) if isinstance(error, JoinError) else f"Ranks cannot join: {cause(error)}.",
+            )
             if address is not None:
                 self._complain(self.reason)
 
@@ -236,10 +239,10 @@ class RankTracker:
             self._states = server.loader_states()
 
     def join_words(self) -> str:
-        """Return what to set so that a rank started elsewhere joins. JoinError: none can."""
+        """Return what to set so that a rank started elsewhere joins. JoinError: none can, with the reason."""
         server = self._server
         if server is None:
-            raise JoinError(f"No rank can join: {self.reason}.")
+            raise JoinError(self.reason)
         lines = [
             "Processes started from this notebook join by themselves. In another terminal of this machine:",
             f"export {VARIABLE}={server.folder}",

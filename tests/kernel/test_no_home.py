@@ -38,8 +38,8 @@ for record in ("~/x", "x"):  # an argument that has no place is an error with a 
     except Exception as error:
         found[record] = f"{type(error).__name__}: {error}"
 os.chdir(sys.argv[2])
-found["code"] = main(["run", sys.argv[1]])
-print(json.dumps(found))
+print(json.dumps(found), flush=True)
+sys.exit(main(["run", sys.argv[1]]))  # the script takes this process's place
 """
 
 
@@ -63,12 +63,11 @@ def test_its_sessions_are_in_temporary_space(place: Path) -> None:
     assert Path(found["recording"]["path"]).parent == spare / "sessions"
     assert f"the session is recorded in {spare / 'sessions'}" in found["status"]
     assert not IS_ROOT or Path(found["cache"]) == spare / "documents"
-    assert found["code"] == 0
     assert written.count("sum 79800") == 2
     assert f"recorded: {spare / 'sessions'}" in written
     assert "which may be emptied at a restart" in written.partition("recorded: ")[2]
     assert "Traceback" not in written
-    assert "no process of the command has imported torch" not in written
+    assert "nothing was measured" not in written
     assert found["x"].startswith(
         "SessionError: There is no folder for the recordings: 'x' cannot be found, as the working"
     )

@@ -204,7 +204,7 @@ def test_signals_and_statuses_are_the_scripts(tmp_path: Path) -> None:
         (tmp_path / "enough").touch()
         _, error = process.communicate(timeout=60)
     assert process.returncode == 5
-    assert error == "kernel-monitor: nothing was measured in this process: it has not imported torch\n"
+    assert error == "kernel-monitor: nothing was measured in this process, as it never imported torch\n"
 
 
 @pytest.mark.usefixtures("recordings")

@@ -50,7 +50,7 @@ def _begin() -> None:
 def _say_whether_measured() -> None:
     """Say on stderr that the script's own process has not been measured; not in its forks."""
     if "torch" not in sys.modules and os.environ.get("KERNEL_MONITOR_RUN") == str(os.getpid()) and sys.stderr:
-        sys.stderr.write("kernel-monitor: nothing was measured in this process: it has not imported torch\n")
+        sys.stderr.write("kernel-monitor: nothing was measured in this process, as it never imported torch\n")
 
 
 def _import_users_sitecustomize() -> None:
