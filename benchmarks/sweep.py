@@ -1,4 +1,4 @@
-"""A test of sweeps: two runs must give the same table, predict the signs, and flag an empty epoch.
+"""A test of sweeps: two runs must give the same table, and predict the signs.
 
     python -m benchmarks.sweep [--preset sagemaker-dali] [--runs 2] [--whole] [--data DIR] [--output DIR]
                               [--arguments '…'] [--json FILE]
@@ -88,9 +88,6 @@ def show(options: argparse.Namespace, folders: Sequence[Path], minutes: Sequence
     right, judged = (sum(counts) for counts in zip(*map(signs, found), strict=True))
     if judged:
         bars.append(Bar("share of the predicted signs that were right", right / judged, BAR_SIGNS))
-    flagged = [content["empty_epoch"]["flagged"] for content in contents if content["empty_epoch"]]
-    if flagged:
-        bars.append(Bar("share of the empty epochs that were flagged", sum(flagged) / len(flagged), 1.0))
     for cell in every:
         if (cell.row, cell.engine) == ("resnet18 · load 12", "dali-gpu"):
             bars.append(Bar("resnet18 at load 12, share of the time that dali-gpu saves", cell.saved, BAR_SAVED))
@@ -109,7 +106,6 @@ def show(options: argparse.Namespace, folders: Sequence[Path], minutes: Sequence
         "signs": {"right": right, "judged": judged},
         "apart": apart,
         "cells": [json.loads(json.dumps(cell.to_json())) for cell in every],
-        "empty_epoch": contents[0]["empty_epoch"],
         "counts": {"cells": len(every), "samples": sum(cell.samples + cell.replaced for cell in every)},
     }
     return report(bars, figures, options.json)

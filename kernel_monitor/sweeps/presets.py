@@ -54,7 +54,6 @@ class Grid:
         epochs: whole epochs in a window; 0: windows of `seconds`.
         short: the small form for machines without a GPU.
         quick: the quick form, with few and short windows.
-        empty_epoch: whether the comparison with an iterator that is never reset is re-enacted.
         images: samples of the data set.
         data: name of the folder of images, or `demo`.
     """
@@ -67,7 +66,6 @@ class Grid:
     epochs: int = 0
     short: bool = False
     quick: bool = False
-    empty_epoch: bool = False
     images: int = 0
     data: str = ""
 
@@ -239,7 +237,6 @@ def preset(name: str, choice: Choice, *, cores: int, gpu: bool, images: int, dat
         epochs=choice.epochs,
         short=choice.short,
         quick=choice.quick,
-        empty_epoch=name == "sagemaker-dali",
         images=images,
         data=data,
     )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import MonitorError
 from ..own_files import expanded
 from .presets import Choice, Grid, Row, preset
-from .sweep_file import PAGE, RECORDINGS, SweepFile, begin
+from .sweep_file import PAGE, RECORDINGS, begin
 
 if TYPE_CHECKING:
     from .sweep_run import Prepare
@@ -128,7 +128,7 @@ def sweep(
         from .training import as_before, own_grid, own_training
 
         kept = as_before(loader)
-        grid, root = own_grid(loader, choice, knobs), None
+        grid = own_grid(loader, choice, knobs)
         prepare = own_training(loader, step, model, optimizer)
     else:
         if loader is not None or knobs is not None:
@@ -153,7 +153,7 @@ def sweep(
 
     target = expanded(output if output is not None else default_folder(name, short=short, full=full))
     with kept:
-        return run(grid, prepare, target, root=root, again=again, settings=settings, progress=progress)
+        return run(grid, prepare, target, again=again, settings=settings, progress=progress)
 
 
 def default_folder(name: str, *, short: bool | None, full: bool) -> str:
@@ -167,9 +167,7 @@ def _has_gpu() -> bool:
     return device().type == "cuda"
 
 
-def run(
-    grid: Grid, prepare: Prepare, target: Path, *, root: Path | None, again: bool, settings: Any, progress: bool
-) -> Swept:
+def run(grid: Grid, prepare: Prepare, target: Path, *, again: bool, settings: Any, progress: bool) -> Swept:
     """Measure what is missing of a grid, and write the page in any case."""
     from .sweep_file import machine_facts
     from .sweep_run import Progress, SweepRun
@@ -179,14 +177,11 @@ def run(
     swept = Swept(target, file.content, settings.price, settings.currency)
     planned = len(grid.rows) * grid.passes
     line = Progress(planned, len(file.passes), expected=_expected(grid), shown=progress)
-    empty = grid.empty_epoch and root is not None and file.content["empty_epoch"] is None
     try:
-        if empty or len(file.passes) < planned:
+        if len(file.passes) < planned:
             line.cell("starting")
             with _recorded(target / RECORDINGS):
                 SweepRun(grid, file, prepare, line).rows()
-                if empty:
-                    _reenact(grid, root, file, line)
     finally:
         line.end()
         write_page(target, file.content, settings.price, settings.currency)
@@ -199,18 +194,6 @@ def _expected(grid: Grid) -> float | None:
         return None
     starting = ROW_S / grid.passes
     return starting + sum((grid.seconds + CHANGE_S) * len(row.engines) for row in grid.rows) / max(1, len(grid.rows))
-
-
-def _reenact(grid: Grid, root: Path | None, file: SweepFile, line: Any) -> None:
-    from .empty_epoch import reenact
-    from .sweep_run import cause
-
-    line.cell("the epoch that delivers nothing")
-    try:
-        file.content["empty_epoch"] = None if root is None else reenact(grid, root)
-    except Exception as error:  # noqa: BLE001 - the table stands without it, and the page says why
-        file.content["empty_epoch"] = {"problem_of_run": cause(error)}
-    file.save()
 
 
 class _recorded:  # noqa: N801 - used as a context manager

@@ -61,7 +61,7 @@ def begin(folder: Path, grid: Grid, about: dict[str, Any], *, again: bool = Fals
     Raises:
         MonitorError: the folder has the sweep of another grid, or cannot be used.
     """
-    made = {"format": FORMAT, "grid": grid.to_json(), "began": time.time(), **about, "passes": [], "empty_epoch": None}
+    made = {"format": FORMAT, "grid": grid.to_json(), "began": time.time(), **about, "passes": []}
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -109,15 +109,12 @@ def table(content: Mapping[str, Any], price: float | None = None, currency: str 
 
 
 def closing(content: Mapping[str, Any], found: Sequence[Sequence[Cell]]) -> list[str]:
-    """Return the sentences below the table: result, predicted signs, the empty epoch, and what failed."""
+    """Return the sentences below the table: result, predicted signs, and what failed."""
     lines = [sentence(found)]
     if (exact := exactness(content, found)) is not None:
         lines.append(exact)
     if (said := _said_of_signs(found)) is not None:
         lines.append(said)
-    empty = content.get("empty_epoch")
-    if empty and empty.get("problem"):
-        lines.append(f"Re-enacted, a loader that is never reset: {empty['problem']}.")
     return lines
 
 
@@ -187,7 +184,6 @@ def render(content: dict[str, Any], price: float | None = None, currency: str = 
         predicted=predicted,
         slower=_slower(found),
         rules=_rules(found),
-        empty=content.get("empty_epoch"),
         published=PUBLISHED.get(grid["preset"]),
         planned=len(grid["rows"]) * grid["passes"],
         passes=content["passes"],

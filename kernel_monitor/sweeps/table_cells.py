@@ -324,7 +324,7 @@ def _of_window(timed: Timed, snapshot: Snapshot, analysis: Analysis, switched: A
         "gpu_histogram": list(segment.gpu_histogram),
         "kind": None if verdict is None else verdict.kind,
         "sentence": None if verdict is None else verdict.sentence,
-        "rules": rules_of(switched, _around(switched, segment)),
+        "rules": _rules_of(switched, _around(switched, segment)),
         "segment": segment.key,
     }
     return dict(plain(found))
@@ -340,10 +340,8 @@ def _around(analysis: Analysis, segment: Segment) -> str | None:
     return key if key is not None and shared[key] > 0 else None
 
 
-def rules_of(analysis: Analysis, key: str | None, *, about: str = "") -> list[dict[str, Any]]:
-    """Return the rules that fired on a segment (None: on the session), with evidence that begins with the words
-    `about`.
-    """
+def _rules_of(analysis: Analysis, key: str | None) -> list[dict[str, Any]]:
+    """Return the rules that fired on a segment (None: on the session)."""
     return [
         {
             "rule": finding.rule,
@@ -354,7 +352,6 @@ def rules_of(analysis: Analysis, key: str | None, *, about: str = "") -> list[di
         }
         for finding in analysis.findings
         if finding.state == "fired" and finding.segment == key
-        if any(evidence.text.startswith(about) for evidence in finding.evidence)
     ]
 
 

@@ -62,7 +62,6 @@ def test_stopped_three_times_it_measures_every_cell_once(tmp_path: Path, start: 
         assert now[: len(done)] == done  # what was measured stays as it was
         assert (tmp_path / "index.html").exists()
         done = now
-    assert len(done) < 6 or not json.loads((tmp_path / "sweep.json").read_text("utf-8"))["empty_epoch"]
     out, said = (process := start(tmp_path, *GRID)).communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, said
     found = passes(tmp_path)

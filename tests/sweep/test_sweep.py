@@ -107,17 +107,6 @@ def test_another_engine_was_predicted_before_the_switch(swept: Swept) -> None:
     assert swept.summary["signs"]["judged"] == 2
 
 
-def test_the_empty_epoch_is_flagged(swept: Swept) -> None:
-    found = swept.summary["empty_epoch"]
-    first, second = found["epochs"]
-    assert (first["samples"], second["samples"]) == (IMAGES, 0)
-    assert first["problem"] is None
-    assert second["problem"] == f"delivered 0 samples; epoch 1 delivered {IMAGES}"
-    assert found["flagged"]
-    assert found["problem"] in found["verdict"]["sentence"]
-    assert found["mean_seconds"] == pytest.approx(found["true_seconds"] / 2, rel=0.02)
-
-
 def test_the_recording_has_the_windows(swept: Swept) -> None:
     session = open_session(swept.folder / "recordings")
     marks = [event["label"] for event in session.events() if event["kind"] == "mark"]
