@@ -84,4 +84,6 @@ def test_the_head_goes(cluster: RunningCluster, make: Make, monkeypatch: pytest.
     assert of_ray >= 8
     whole(loader, batches)
     assert loader.backend == "torchvision"
-    assert "ray failed: Ray's driver process ended: Failed to connect to GCS" in loader.state()["status"]
+    # Ray's log has the cause at one level of its own or another; without it the status says what Ray does then.
+    cause = "(Failed to connect to GCS|Ray ended it, as it does without its cluster)"
+    assert re.search(f"ray failed: Ray's driver process ended: {cause}", loader.state()["status"])

@@ -232,13 +232,13 @@ def test_the_driver_is_missing_for_real() -> None:
 
 
 def test_a_library_that_breaks_in_a_way_of_its_own_is_told_and_ends_nothing(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with nvml([FakeGpu()]):
         monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: 1 // 0)
         with running() as probe:
             assert "ZeroDivisionError" in probe.hello()["gpu_reason"]
-    assert "ZeroDivisionError" in capfd.readouterr().err
+    assert "ZeroDivisionError" in caplog.text
 
 
 def test_a_gpu_that_is_lost_goes_grey_and_comes_back_when_nvml_is_started_anew(monkeypatch: pytest.MonkeyPatch) -> None:
