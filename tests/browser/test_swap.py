@@ -157,6 +157,7 @@ def test_clicks_in_a_busy_cell(browser: Browser, lab_server: Server, images: Pat
         assert len(found) >= 2
         assert found == [[True, True]] * len(found)
         for dashboard in (cell, sidebar):
+            dashboard.locator(".km-counter").scroll_into_view_if_needed()  # a dashboard out of sight is sent nothing
             expect(dashboard.locator(".km-counter")).to_contain_text(f"{IMAGES:,} of {IMAGES:,} samples, each once")
         assert set(statuses) == {"busy"}
         for where, stat in stats.items():

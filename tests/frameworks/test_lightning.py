@@ -62,7 +62,7 @@ def test_a_combined_loader(trainings: Trainings, photos: Path) -> None:
     check_parity(swapped, plain)
     assert swapped.samples("more") == plain.samples("more")
     assert swapped.loader(TRAIN)["clicks"] == DONE
-    assert swapped.loader(f"{TRAIN}-2")["state"]["backend"] == "torchvision"
+    assert swapped.loader(f"{TRAIN}_2")["state"]["backend"] == "torchvision"
     assert row("Lightning `CombinedLoader`").click is Click.MID_EPOCH
 
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -35,13 +36,15 @@ print(found == 3 * plain)
 def run(*command: str, arguments: tuple[str, str] = ("torchvision", ""), **environment: str) -> tuple[list[str], str]:
     """The lines on stderr of a training, but what torch writes where there is no /proc, and its stdout."""
     paths = os.pathsep.join(filter(None, (environment.pop("FIRST", ""), str(ROOT))))
-    done = subprocess.run(
-        [*command, "-c", TRAINING, *arguments],
-        env={**os.environ, **environment, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    # Of its own: sessions that are moved there would be in every other test's list of sessions.
+    with tempfile.TemporaryDirectory(dir="/tmp") as temporary:
+        done = subprocess.run(
+            [*command, "-c", TRAINING, *arguments],
+            env={**os.environ, "TMPDIR": temporary, **environment, "PYTHONPATH": paths},
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "True", done.stdout
     return [line for line in done.stderr.splitlines() if "cpuinfo" not in line], done.stdout
