@@ -102,9 +102,9 @@ def test_several_loaders_of_one_line_are_several(data: ImageFolder) -> None:
             pass
     assert {name: loader.meter.totals().images for name, loader in shown().items()} == {
         "ImageFolder": 2 * PHOTOS,
-        "ImageFolder-2": 2 * PHOTOS,
+        "ImageFolder_2": 2 * PHOTOS,
     }
-    shown()["ImageFolder-2"].switch("dali-cpu")
+    shown()["ImageFolder_2"].switch("dali-cpu")
     targets = [(a[1], b[1]) for a, b in zip(first, second, strict=True)]
     assert sorted(int(number) for _, batch in targets for number in batch) == list(range(PHOTOS))
     assert [loader.epochs()[-1]["epoch"] for loader in shown().values()] == [2, 2]
@@ -157,7 +157,7 @@ def epoch():
             (one,) = shown().values()
         assert (one.name, one.epochs()[-1]["epoch"], one.epochs()[-1]["samples"]) == ("Numbers", number, 6)
     assert len(list(zip(names["epoch"](), names["epoch"](), strict=True))) == 3
-    assert list(shown()) == ["Numbers", "Numbers-2"]
+    assert list(shown()) == ["Numbers", "Numbers_2"]
     for _ in DataLoader(Numbers(), 2):
         assert len(shown()) == 3
     names["epoch"] = None

@@ -272,6 +272,7 @@ _PLAIN = (int, float, bool, str, bytes, type(None))
 _RECORDS = (SimpleNamespace, Namespace)  # of the standard library
 COMPARED = 10_000  # elements; longer containers are compared by their length and their first elements
 _MOST_COMPARED = 4096  # objects, and elements of an array, that are looked at
+_SHARED = object()  # a tensor of which workers see every change: sending it to them has moved it to shared memory
 
 
 class Held:
@@ -314,7 +315,7 @@ def contents(values: list[Any], dataset: Any) -> list[Any]:
         kind = type(value)
         inner: list[Any] = []
         if issubclass(kind, torch.Tensor):
-            found.append(None if value.is_inference() or value.is_shared() else value._version)
+            found.append(_SHARED if value.is_inference() or value.is_shared() else value._version)
         elif issubclass(kind, np.ndarray):
             if value.flags.owndata:
                 found.append(value.flat[:: value.size // _MOST_COMPARED + 1].tobytes())
@@ -340,7 +341,7 @@ def same_contents(a: list[Any], b: list[Any]) -> bool:
 
 def _equal(a: Any, b: Any) -> bool:
     if a is b or type(a) is not type(b):
-        return a is b
+        return a is b or a is _SHARED or b is _SHARED
     if type(a) is list:  # not by `==`, which calls the elements' own
         return len(a) == len(b) and (all(map(operator.is_, a, b)) or all(map(_equal, a, b)))
     return type(a) in _PLAIN and bool(a == b)

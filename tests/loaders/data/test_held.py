@@ -140,3 +140,11 @@ def test_contents_are_those_of_the_moment() -> None:
     before = contents([whole], whole)
     data.files.append("b")
     assert not same_contents(before, contents([whole], whole))
+
+
+def test_a_tensor_that_starting_workers_moved_to_shared_memory_has_not_changed() -> None:
+    dataset = Data()
+    dataset.mean = torch.zeros(3)  # type: ignore[attr-defined]
+    held = Held(dataset)
+    dataset.mean.share_memory_()  # type: ignore[attr-defined]
+    assert not held.changed()
