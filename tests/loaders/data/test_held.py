@@ -146,5 +146,5 @@ def test_a_tensor_that_starting_workers_moved_to_shared_memory_has_not_changed()
     dataset = Data()
     dataset.mean = torch.zeros(3)  # type: ignore[attr-defined]
     held = Held(dataset)
-    dataset.mean.share_memory_()  # type: ignore[attr-defined]
+    dataset.mean.share_memory_()
     assert not held.changed()
