@@ -126,7 +126,7 @@ class Soak:
             self.fault(f"{name}: pixels of {indices[apart > PIXELS_DIFFER].tolist()} differ by {apart.max():.3f}")
 
     def fork(self, name: str) -> None:
-        """Fork a child that computes and ends; not by `sys.exit`, which with plain torch ends its parent's workers, too."""
+        """Fork a child that computes and ends; not by `sys.exit`, which with plain torch ends the parent's workers."""
         child = os.fork()
         if child == 0:
             gc.collect()
