@@ -208,6 +208,7 @@ def test_tune_finds_a_setting_and_undo_brings_the_old_one_back(training: Lab, ce
 
 
 def test_cancel_in_the_other_view_goes_back_at_once(cell: Locator, sidebar: Locator) -> None:
+    tuned = cell.locator(".km-result", has_text="Tune").count() > 0  # by the test before, unless this one runs alone
     _start(cell)
     cancel = sidebar.get_by_role("button", name="Cancel: Diagnose")
     cancel.focus()
@@ -215,7 +216,8 @@ def test_cancel_in_the_other_view_goes_back_at_once(cell: Locator, sidebar: Loca
     for dashboard in (cell, sidebar):
         expect(dashboard.locator(".km-outcome")).to_contain_text("cancelled")
         expect(dashboard.get_by_role("progressbar", name="Diagnose")).to_be_hidden()
-        expect(dashboard.locator(".km-result", has_text="Tune").first).to_be_visible()  # what was found before
+        if tuned:
+            expect(dashboard.locator(".km-result", has_text="Tune").first).to_be_visible()  # what was found before
     expect(sidebar.get_by_role("button", name="Diagnose", exact=True)).to_be_focused()
 
 
