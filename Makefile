@@ -157,7 +157,8 @@ test-long: setup browser
 	  $(PY) -m pytest tests/record/test_unknown_origin.py --quiet -o faulthandler_timeout=0
 	$(SAY) 'products of which the tests take every pair, cold swaps, a thousand simulated sessions'
 	@PRODUCTS=$${PRODUCTS:-long} $(PY) -m pytest tests/loaders/test_as_torch.py tests/loaders/test_trainer.py \
-	  tests/loaders/test_benchmarks.py tests/unit/analysis/test_agreement.py --quiet -o faulthandler_timeout=0
+	  tests/loaders/test_benchmarks.py tests/loaders/test_changes_beside_torch.py tests/unit/analysis/test_agreement.py \
+	  --quiet -o faulthandler_timeout=0
 	$(SAY) 'hand-written data sets: every entry on the plain DataLoader and in workers of the fork server'
 	@CORPUS=$${CORPUS:-long} $(PY) -m pytest tests/loaders/data/test_datasets_corpus.py \
 	  tests/loaders/engines/test_worker_start.py --quiet -o faulthandler_timeout=0

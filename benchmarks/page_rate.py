@@ -1,9 +1,9 @@
 """The rate of a training loop beside a drawn dashboard, in the browser on the same cores, against that without a page.
 
-A cell trains with 20 loaders in turn, or with two, each with two workers, so that every core is wanted. Segments with
-the dashboard on the screen and segments without a page take turns: there the dashboard is behind another tab, and then
-all processes of the browser are stopped (SIGSTOP), so that not even JupyterLab takes anything. Each rate with the page
-is compared with the mean of the two beside it. The CPU time of the browser's processes, and of those that make chart
+A cell trains with 20 loaders in turn, or with two, each with two workers, so that every core is wanted. Three kinds of
+segments take turns: with the dashboard on the screen; with the dashboard behind another tab, which is what JupyterLab
+itself takes; and without a page, where all processes of the browser are stopped (SIGSTOP). Each rate is compared with
+the mean of the two without a page beside it. The CPU time of the browser's processes, and of those that make chart
 documents, is the second measure: other programs of the machine change it less than the rate.
 """
 
@@ -60,7 +60,8 @@ class Rates(NamedTuple):
     loaders: int
     ratios: list[float]
     browser: list[float]  # in the segments with the page
-    bare: list[float]  # beside a JupyterLab whose dashboard is hidden
+    hidden_ratios: list[float]  # the same beside a JupyterLab whose dashboard is hidden
+    bare: list[float]
     renders: int  # the most processes that made chart documents at a time
     render_cpu: float  # seconds that they took in all
 
@@ -154,32 +155,49 @@ def measure(root: Path, loaders: int, *, pairs: int, seconds: float) -> Rates:
         lab.page.wait_for_timeout(SETTLE_S * 1000)
         batches = running.root / "batches.txt"
         with_page: list[float] = []
+        hidden: list[float] = []
         browser_cpu: list[float] = []
         bare: list[float] = []
-        without = [_without_page(lab, batches, processes, seconds, bare)]
+
+        def measured(rates: list[float], cores: list[float]) -> None:
+            before, begun = processes.browser_cpu(), time.monotonic()
+            rates.append(_rate(batches, seconds))
+            cores.append((processes.browser_cpu() - before) / (time.monotonic() - begun))
+
+        _hide(lab)
+        without = [_without_page(batches, processes, seconds)]
         for _ in range(pairs):
+            measured(hidden, bare)
             lab.bring("train.ipynb")
             lab.dashboard()
             lab.page.evaluate(f"() => document.querySelector({CELL!r}).scrollIntoView()")
             lab.page.wait_for_timeout(AGAIN_S * 1000)
-            before, begun, drawn = processes.browser_cpu(), time.monotonic(), _draws(lab)
-            with_page.append(_rate(batches, seconds))
-            browser_cpu.append((processes.browser_cpu() - before) / (time.monotonic() - begun))
+            drawn = _draws(lab)
+            measured(with_page, browser_cpu)
             if _draws(lab) <= drawn:
                 raise SystemExit("the dashboard drew nothing: there is nothing to compare")
-            without.append(_without_page(lab, batches, processes, seconds, bare))
+            _hide(lab)
+            without.append(_without_page(batches, processes, seconds))
         (running.root / "stop").touch()
-    ratios = [2 * rate / (without[k] + without[k + 1]) for k, rate in enumerate(with_page)]
-    return Rates(loaders, ratios, browser_cpu, bare, processes.most_renders, processes.render_cpu)
+    beside = [(without[k] + without[k + 1]) / 2 for k in range(pairs)]
+    return Rates(
+        loaders,
+        [rate / mean for rate, mean in zip(with_page, beside, strict=True)],
+        browser_cpu,
+        [rate / mean for rate, mean in zip(hidden, beside, strict=True)],
+        bare,
+        processes.most_renders,
+        processes.render_cpu,
+    )
 
 
-def _without_page(lab: Lab, batches: Path, processes: Processes, seconds: float, bare: list[float]) -> float:
+def _hide(lab: Lab) -> None:
     lab.page.evaluate(HIDE)
     lab.page.locator(CELL).first.wait_for(state="hidden")
     lab.page.wait_for_timeout(1000)
-    before, begun = processes.browser_cpu(), time.monotonic()
-    lab.page.wait_for_timeout(2000)
-    bare.append((processes.browser_cpu() - before) / (time.monotonic() - begun))
+
+
+def _without_page(batches: Path, processes: Processes, seconds: float) -> float:
     with processes.stopped_browser():
         return _rate(batches, seconds)
 
@@ -211,11 +229,12 @@ def run(*, pairs: int, seconds: float) -> tuple[list[Rates], list[Bar]]:
         for loaders, least in LOADERS_AND_BARS:
             rates = measure(root, loaders, pairs=pairs, seconds=seconds)
             median, lower, upper = spread(rates.ratios)
-            drawn, bare = spread(rates.browser), spread(rates.bare)
+            drawn, bare, hidden = spread(rates.browser), spread(rates.bare), spread(rates.hidden_ratios)
             print(
                 f"{loaders:2} loaders: {median:.3f} of the rate without a page ({lower:.3f} to {upper:.3f}, "
-                f"{len(rates.ratios)} pairs); browser {drawn[0]:.3f} cores ({drawn[1]:.3f} to {drawn[2]:.3f}), "
-                f"{bare[0]:.3f} with a hidden dashboard; charts made in {rates.render_cpu:.1f} s of CPU; "
+                f"{len(rates.ratios)} pairs); browser {drawn[0]:.3f} cores ({drawn[1]:.3f} to {drawn[2]:.3f}); "
+                f"hidden dashboard: {hidden[0]:.3f} ({hidden[1]:.3f} to {hidden[2]:.3f}), {bare[0]:.3f} cores; "
+                f"charts made in {rates.render_cpu:.1f} s of CPU; "
                 f"load {os.getloadavg()[0]:.1f}",
                 flush=True,
             )

@@ -150,30 +150,81 @@ if rank == "0":
 """
 
 
+LIGHTNING = """
+import os, sys, time
+from pathlib import Path
+import lightning.pytorch as lightning
+import torch
+from torch.utils.data import DataLoader
+from torchvision import datasets, transforms
+
+out, photos, port = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+
+
+class Module(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(3 * 32 * 32, 1)
+        self.seen = 0
+
+    def on_train_epoch_start(self):
+        self.seen = 0
+        while self.global_rank == 1 and not (out / "begin").exists():
+            time.sleep(0.02)
+
+    def training_step(self, batch, index):
+        images, targets = batch
+        self.seen += len(targets)
+        return self.layer(images.flatten(1)).mean()
+
+    def on_train_epoch_end(self):
+        assert self.seen == 61
+        self.trainer.should_stop = self.trainer.strategy.broadcast((out / "enough").exists())
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+
+transform = transforms.Compose([transforms.Resize((32, 32)), transforms.ToTensor()])
+train_loader = DataLoader(datasets.ImageFolder(photos, transform), 8, shuffle=True)
+trainer = lightning.Trainer(
+    accelerator="cpu", devices=2, strategy="ddp", max_epochs=-1, logger=False, enable_checkpointing=False,
+    enable_progress_bar=False, enable_model_summary=False,
+)
+trainer.fit(Module(), train_loader)
+"""
+
+
+@pytest.mark.parametrize("text", [PAIR, LIGHTNING], ids=["by hand", "Lightning"])
 def test_a_switch_of_rank_0_holds_for_the_ranks_that_it_starts(
-    tmp_path: Path, photos: Path, place: Path, port: int, capsys: pytest.CaptureFixture[str]
+    text: str, tmp_path: Path, photos: Path, place: Path, port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Asked before the first batch of the other rank, and after it; of either's loader."""
     script = tmp_path / "pair.py"
-    script.write_text(PAIR)
+    script.write_text(text)
 
     def engines() -> list[tuple[str, str]]:
         lines = called(capsys, "switch")[1].splitlines()[1:]
-        return [re.findall(r"(train_loader(?: · job 1)?) +([a-z-]+)", line)[0] for line in lines]
+        return [re.findall(r"(train_(?:data)?loader(?: · job 1)?) +([a-z-]+)", line)[0] for line in lines]
 
     def both(engine: str) -> bool:
-        return engines() == [("train_loader", engine), ("train_loader · job 1", engine)]
+        return engines() == [(name, engine), (f"{name} · job 1", engine)]
 
     with start(*COMMAND, "run", script, tmp_path, photos, port) as process:
         try:
-            until(lambda: engines() == [("train_loader", "torchvision")], PATIENCE_S, process.poll)
+            until(engines, PATIENCE_S, process.poll)
+            ((name, engine),) = engines()
+            assert engine == "torchvision"
             patience = ("--seconds", PATIENCE_S)
-            assert called(capsys, "switch", "dali-cpu", *patience)[0] == 0
-            (tmp_path / "begin").touch()
+            with start(*COMMAND, "switch", "dali-cpu", *patience) as asked:
+                until(lambda: "dali-cpu" in called(capsys, "switch")[1], PATIENCE_S, engines)
+                (tmp_path / "begin").touch()  # only now may rank 0 go on, where its step waits for the other's
+                assert asked.communicate(timeout=PATIENCE_S)[1] == ""
             until(lambda: both("dali-cpu"), PATIENCE_S, engines)
             assert called(capsys, "switch", "torchvision", *patience)[0] == 0
             until(lambda: both("torchvision"), PATIENCE_S, engines)
-            assert called(capsys, "switch", "threads", "--loader", "train_loader · job 1", *patience)[0] == 0
+            assert called(capsys, "switch", "threads", "--loader", f"{name} · job 1", *patience)[0] == 0
             until(lambda: both("threads"), PATIENCE_S, engines)
         finally:
             (tmp_path / "enough").touch()

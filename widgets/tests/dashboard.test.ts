@@ -234,7 +234,7 @@ describe('a dashboard', () => {
     expect(text('.km-counter')).toContain('1,024');
     source.loaders = [{ ...source.loaders[0]!, samples: 1056 }];
     source.changed.emit();
-    await new Promise(resolve => setTimeout(resolve, 550));
+    await new Promise(resolve => setTimeout(resolve, 1050));
     expect(text('.km-counter')).toContain('1,056');
     source.connection = words.dead();
     source.connectionChanged.emit(source.connection);

@@ -331,6 +331,20 @@ describe('drawing', () => {
     expect(end).toBeCloseTo((1_790_000_000 + 10.05 + 0.1) * 1000, 0);
   });
 
+  it('shows at once what somebody has caused, and nothing else', async () => {
+    const { feed } = setUp();
+    feed.add(makeRows(makeSchema(), [1]));
+    await vi.advanceTimersByTimeAsync(10);
+    const { count } = feed.draws;
+    const asked = { id: 1, kind: 'switch-asked', time: 1, loader: 'l', target: 'dali-cpu' };
+    feed.setEvents([asked]);
+    await vi.advanceTimersByTimeAsync(10);
+    expect(feed.draws.count).toBe(count);
+    feed.setEvents([asked, { ...asked, id: 2, kind: 'switch' }]);
+    await vi.advanceTimersByTimeAsync(10);
+    expect(feed.draws.count).toBe(count + 1);
+  });
+
   it('shows the first rows at once, whenever empty charts were drawn before', async () => {
     const schema = makeSchema();
     const { feed, time } = setUp(schema);

@@ -48,7 +48,7 @@ describe('a pace', () => {
     near(pace.cost, 40);
     near(pace.period, 40 / SHARE);
     await draws(pace, 8, 500);
-    expect(pace.period).toBe(2000);
+    expect(pace.period).toBe(4000);
     await draws(pace, 8, 10);
     expect(pace.period).toBe(250);
   });
@@ -58,9 +58,9 @@ describe('a pace', () => {
     await draws(pace, 8, 12);
     expect(pace.period).toBe(250);
     await loads(pace, 2, 100);
-    near(pace.period, 12 / 0.02);
+    near(pace.period, pace.cost / 0.01);
     await loads(pace, 2, NaN); // not known for a moment
-    near(pace.period, 12 / 0.02);
+    near(pace.period, pace.cost / 0.01);
     await loads(pace, 64, 100); // the browser's thread is a small part of those
     expect(pace.period).toBe(250);
     await loads(pace, 2, 100);

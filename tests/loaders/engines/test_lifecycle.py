@@ -197,12 +197,12 @@ def test_release_and_garbage_collection_leave_nothing(folder: Path, backend: str
 
     loader = build()
     name = loader.id
-    loader.switch(backend)
     iterator = iter(loader)
     next(iterator)
     workers = child_processes() - baseline
     assert len(workers) == 2
-    assert threads() > baseline_threads or backend == "torchvision"
+    loader.switch(backend)
+    wait_for(lambda: threads() > baseline_threads or backend == "torchvision", 30)
     assert name in [one.id for one in live()]
     del loader, iterator
     gc.collect()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import http.client
 import json
 import socket
@@ -144,6 +145,9 @@ def spoken(port: int, data: bytes) -> bytes:
                 found += part
         except ConnectionError:
             pass
+        except OSError as error:  # closed before it could be shut down
+            if error.errno != errno.ENOTCONN:
+                raise
         return found
 
 

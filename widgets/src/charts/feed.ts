@@ -41,6 +41,8 @@ export interface Newest {
 }
 
 const PERIOD_MS = 250;
+/** Events that somebody has caused and looks for: they are drawn at once. */
+const AWAITED = new Set(['switch', 'job-switch', 'mark']);
 /** The least that the time axis spans, in seconds. */
 const LEAST_SECONDS = 15;
 
@@ -162,8 +164,9 @@ export class Feed {
 
   setEvents(events: readonly MonitorEvent[]): void {
     if (events !== this.events) {
+      const shown = this.events.at(-1)?.id ?? 0;
       this.events = events;
-      this.schedule();
+      this.schedule(events.some(({ id, kind }) => id > shown && AWAITED.has(kind)));
     }
   }
 

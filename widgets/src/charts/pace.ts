@@ -2,14 +2,19 @@
 
 /** Share of the page's thread that drawing may take, of all dashboards of the page together… */
 export const SHARE = 0.08;
-/** …and beside a machine that is busy, for each of its cores: it may be the browser's own, and trains. */
-const BUSY_SHARE = 0.01;
+/**
+ * …and beside a machine that is busy, for each of its cores: it may be the browser's own, and trains. With what
+ * compositing and rasterising take beside this thread, that is about a hundredth of the machine.
+ */
+const BUSY_SHARE = 0.005;
 /** The weight of the newest reading of how busy it is: a period that wavers is visible. */
 const NEWEST = 0.1;
+/** …more where it has less to give: readings are rare then. */
+const NEWEST_LESS = 0.3;
 /** A step of the whole window's width by this part of it is too small to see… */
 const STEPS = 600;
 /** …but drawing happens this often at least, in ms. */
-const LONGEST_MS = 2000;
+const LONGEST_MS = 4000;
 /** The cost is the lower quartile of so many drawings: what other programs took of the processor is not ours. */
 const RECENT = 8;
 /** The period stays while the wanted one differs by less than this share: a rate that wavers is visible. */
@@ -61,7 +66,7 @@ export class Pace {
     if (Number.isFinite(busy)) {
       const idle = cores * (1 - busy / 100);
       const share = Math.min(SHARE, Math.max(BUSY_SHARE * cores, SHARE * idle));
-      this.share += NEWEST * (share - this.share);
+      this.share += (share < this.share ? NEWEST_LESS : NEWEST) * (share - this.share);
     }
   }
 

@@ -31,7 +31,7 @@ export interface MountedDashboard {
 const ANSWER_MS = 200;
 const ASKED = 'kernel-monitor-asked';
 /** Counters that no drawing brings along are shown after this time. */
-const STALE_MS = 500;
+const STALE_MS = 1000;
 
 /** Show a source in an element; the source remains the caller's to dispose. */
 export function mountDashboard(
