@@ -6,8 +6,9 @@ One process trains in its main thread on three DataLoaders in turn: a plain one 
 kept workers, a `switchable` one with two workers. Another thread does what users do, at random: clicks on every engine
 that can run, knobs, Tune and its undo, Ctrl-C; the loop itself forks a child now and then.
 Every epoch is compared with what its samples are by torchvision alone: each index once (in an interrupted epoch at most
-once), each with its own label and pixels. Every five seconds memory, descriptors, threads and children are read; the
-slope of each is printed, by least squares over the readings after the first third.
+once), each with its own label and pixels. Every five seconds memory, descriptors, threads and children are read. What
+an engine holds comes and goes with it, so that growth is told from the least reading of each minute: the Theil-Sen
+slope over the minutes after the first third, and its 95 % interval, by SciPy.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import psutil
 import torch
+from scipy.stats import theilslopes
 from torch.utils.data import DataLoader
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
@@ -209,11 +210,14 @@ class Soak:
             time.sleep(READ_S)
 
 
-def slope(readings: Sequence[Reading], field: str) -> float:
-    """Return by how much a field grows in a minute: least squares over the readings after the first third."""
-    later = readings[len(readings) // 3 :]
-    times = [reading.second / 60 for reading in later]
-    return float(np.polyfit(times, [getattr(reading, field) for reading in later], 1)[0])
+def slope(readings: Sequence[Reading], field: str) -> tuple[float, float, float]:
+    """Return by how much a field grows in a minute, and the 95 % interval of that."""
+    least: dict[int, float] = {}
+    for reading in readings[len(readings) // 3 :]:
+        value, minute = getattr(reading, field), int(reading.second // 60)
+        least[minute] = min(value, least.get(minute, value))
+    found = theilslopes([*least.values()], [*least])
+    return float(found.slope), float(found.low_slope), float(found.high_slope)
 
 
 def main() -> int:
@@ -249,16 +253,18 @@ def main() -> int:
     print(f"{dict(soak.counts)}, {switches} switches took place\nrefused: {dict(soak.refused)}")
     print(f"{len(soak.faults)} faults" + "".join(f"\n  {fault}" for fault in soak.faults[:20]))
     grows = {field: slope(readings, field) for field in Reading._fields[1:]}
+    for field, (estimate, lower, upper) in grows.items():
+        print(f"{field}: {estimate:+.2f} a minute ({lower:+.2f} to {upper:+.2f})")
     return report(
         [
             Bar("faults", len(soak.faults), 0, at_most=True),
-            Bar("resident memory grows by", grows["resident"], 1.0, " MB a minute", at_most=True),
-            Bar("descriptors grow by", grows["descriptors"], 0.5, " a minute", at_most=True),
-            Bar("threads grow by", grows["threads"], 0.5, " a minute", at_most=True),
-            Bar("children grow by", grows["children"], 0.5, " a minute", at_most=True),
+            Bar("resident memory grows by", grows["resident"][0], 1.0, " MB a minute", at_most=True),
+            Bar("descriptors grow by", grows["descriptors"][0], 0.5, " a minute", at_most=True),
+            Bar("threads grow by", grows["threads"][0], 0.5, " a minute", at_most=True),
+            Bar("children grow by", grows["children"][0], 0.5, " a minute", at_most=True),
         ],
         {"readings": readings, "counts": soak.counts, "refused": soak.refused, "seed": options.seed,
-         "faults": soak.faults, "machine": machine(), "versions": versions()},
+         "faults": soak.faults, "grows": grows, "machine": machine(), "versions": versions()},
         options.json,
     )  # fmt: skip
 

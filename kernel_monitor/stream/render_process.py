@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import MonitorError
+from ..own_files import NoPlace, expanded
 
 if TYPE_CHECKING:
     from ..store import Snapshot
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 TIMEOUT_S = 300.0
 NICENESS = 5
 """With it a process gets a quarter of a core that a training thread wants too (sched(7)), and all of an idle core."""
+_NO_HOME = "/nonexistent"  # as Debian names it: nobody can put files there that would be read
 
 
 def run_module(
@@ -69,7 +71,12 @@ def environment() -> dict[str, str]:
     """Return an environment in which the process imports this very package."""
     package_root = str(Path(__file__).resolve().parents[2])
     paths = [package_root, *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    try:
+        expanded("~")
+    except NoPlace:  # Bokeh cannot be imported by an account without a home
+        variables["HOME"] = _NO_HOME
+    return variables
 
 
 def render_report(snapshot: Snapshot | Callable[[], Snapshot], timeout: float = TIMEOUT_S) -> str:

@@ -27,6 +27,7 @@ from kernel_monitor.cli import main
 words = io.StringIO()
 monitor.start()
 exec(open(sys.argv[1]).read())
+monitor.export("report.html")
 found = {"recording": monitor.recording, "cache": str(user_cache("documents")), "status": monitor.status()}
 monitor.stop()
 for record in ("~/x", "x"):  # an argument that has no place is an error with a sentence
@@ -60,6 +61,7 @@ def test_its_sessions_are_in_temporary_space(place: Path) -> None:
     found = json.loads(next(line for line in written.splitlines() if line.startswith("{")))
     spare = temporary / f"kernel_monitor-{ACCOUNT}"
     assert found["recording"]["state"] == "moved"
+    assert (work / "report.html").stat().st_size > 10_000
     assert Path(found["recording"]["path"]).parent == spare / "sessions"
     assert f"the session is recorded in {spare / 'sessions'}" in found["status"]
     assert not IS_ROOT or Path(found["cache"]) == spare / "documents"
