@@ -322,7 +322,7 @@ class Lab:
 
     def export(self, place: Locator, folder: Path) -> Path:
         """Press *Export* there; return the file that was downloaded."""
-        with self.page.expect_download(timeout=60_000) as download:
+        with self.page.expect_download(timeout=180_000) as download:
             place.get_by_role("button", name="Export").click()
         target = folder / download.value.suggested_filename
         download.value.save_as(target)

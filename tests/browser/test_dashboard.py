@@ -152,7 +152,8 @@ def test_two_loaders_with_hostile_names(lab: Lab, images: Path) -> None:
 
 
 def test_export_downloads_while_the_cell_runs(lab: Lab, tmp_path: Path) -> None:
-    cell = lab.show(SHOW, "import time\nfor _ in range(300): time.sleep(0.1)")
+    enough = tmp_path / "enough"
+    cell = lab.show(SHOW, f"import os, time\nwhile not os.path.exists({str(enough)!r}): time.sleep(0.1)")
     lab.run_cell(1)
     lab.wait_for_busy()
     for where in (cell, lab.open_sidebar()):
@@ -160,6 +161,7 @@ def test_export_downloads_while_the_cell_runs(lab: Lab, tmp_path: Path) -> None:
         assert target.suffix == ".html"
         assert "Content-Security-Policy" in target.read_text()
     assert lab.status() == "busy"
+    enough.touch()
 
 
 def test_notebook_7(browser: Browser, tmp_path: Path) -> None:

@@ -155,11 +155,18 @@ import os, sys, time
 from pathlib import Path
 import lightning.pytorch as lightning
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, DistributedSampler
 from torchvision import datasets, transforms
 
 out, photos, port = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+
+
+class Sampler(DistributedSampler):
+    def __iter__(self):
+        while self.rank == 1 and not (out / "begin").exists():
+            time.sleep(0.02)
+        return super().__iter__()
 
 
 class Module(lightning.LightningModule):
@@ -170,8 +177,6 @@ class Module(lightning.LightningModule):
 
     def on_train_epoch_start(self):
         self.seen = 0
-        while self.global_rank == 1 and not (out / "begin").exists():
-            time.sleep(0.02)
 
     def training_step(self, batch, index):
         images, targets = batch
@@ -185,14 +190,18 @@ class Module(lightning.LightningModule):
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.01)
 
+    def train_dataloader(self):
+        transform = transforms.Compose([transforms.Resize((32, 32)), transforms.ToTensor()])
+        photos_of_all = datasets.ImageFolder(photos, transform)
+        sampler = Sampler(photos_of_all, self.trainer.world_size, self.global_rank)
+        return DataLoader(photos_of_all, 8, sampler=sampler)
 
-transform = transforms.Compose([transforms.Resize((32, 32)), transforms.ToTensor()])
-train_loader = DataLoader(datasets.ImageFolder(photos, transform), 8, shuffle=True)
+
 trainer = lightning.Trainer(
     accelerator="cpu", devices=2, strategy="ddp", max_epochs=-1, logger=False, enable_checkpointing=False,
-    enable_progress_bar=False, enable_model_summary=False,
+    enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False,
 )
-trainer.fit(Module(), train_loader)
+trainer.fit(Module())
 """
 
 
@@ -227,6 +236,7 @@ def test_a_switch_of_rank_0_holds_for_the_ranks_that_it_starts(
             assert called(capsys, "switch", "threads", "--loader", f"{name} · job 1", *patience)[0] == 0
             until(lambda: both("threads"), PATIENCE_S, engines)
         finally:
+            (tmp_path / "begin").touch()
             (tmp_path / "enough").touch()
         _, error = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, error
