@@ -3,7 +3,7 @@
     python -m benchmarks.page [--seconds 600] [--hidden-seconds 60] [--cores 256] [--gpus 8] [--interval 0.1]
     python -m benchmarks.page --rate [--pairs 6] [--segment 10]
 
-With `--rate`: what it costs a training on the same cores (`benchmarks.page_rate`), in seven minutes. Without, the
+With `--rate`: what it costs a training on the same cores (`benchmarks.page_rate`), in nine minutes. Without, the
 sampler is the real one, on a simulated host (`benchmarks.fakehost`) with simulated GPUs (`benchmarks.nvml`). A cell
 runs meanwhile, as training would. Milliseconds are the main thread's own CPU time per second of wall time, by the
 browser's count (`ThreadTime`), so that a loaded machine does not increase them:
