@@ -2,7 +2,8 @@
 
 A cell trains with 20 loaders in turn, or with two, each with two workers, so that every core is wanted. Three kinds of
 segments take turns: with the dashboard on the screen; with the dashboard behind another tab, which is what JupyterLab
-itself takes; and without a page, where all processes of the browser are stopped (SIGSTOP). Each rate is compared with
+itself takes, with what the browser catches up after it was stopped; and without a page, where all processes of the
+browser are stopped (SIGSTOP). Each rate is compared with
 the mean of the two without a page beside it. The CPU time of the browser's processes, and of those that make chart
 documents, is the second measure: other programs of the machine change it less than the rate.
 """
@@ -61,7 +62,7 @@ class Rates(NamedTuple):
     ratios: list[float]
     browser: list[float]  # in the segments with the page
     hidden_ratios: list[float]  # the same beside a JupyterLab whose dashboard is hidden
-    bare: list[float]
+    bare: list[float]  # and its CPU seconds a second
     renders: int  # the most processes that made chart documents at a time
     render_cpu: float  # seconds that they took in all
 

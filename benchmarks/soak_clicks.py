@@ -1,6 +1,6 @@
 """A training that is clicked at random for 15 minutes: are its samples exact, and does anything of it grow?
 
-    python -m benchmarks.soak_clicks [--minutes 15] [--seed N] [--json FILE]
+    python -m benchmarks.soak_clicks [--minutes 15] [--seed N] [--json FILE] [--readings FILE]
 
 One process trains in its main thread on three DataLoaders in turn: a plain one without workers, a plain one with two
 kept workers, a `switchable` one with two workers. Another thread does what users do, at random: clicks on every engine
@@ -8,13 +8,15 @@ that can run, knobs, Tune and its undo, Ctrl-C; the loop itself forks a child no
 Every epoch is compared with what its samples are by torchvision alone: each index once (in an interrupted epoch at most
 once), each with its own label and pixels. Every five seconds memory, descriptors, threads and children are read. What
 an engine holds comes and goes with it, so that growth is told from the least reading of each minute: the Theil-Sen
-slope over the minutes after the first third, and its 95 % interval, by SciPy.
+slope over the whole minutes after the first third, and its 95 % interval, by SciPy. A bar is met if all of the interval
+is below it. `--readings FILE` judges what an earlier run wrote with `--json`.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import json
 import logging
 import os
 import random
@@ -213,11 +215,27 @@ class Soak:
 def slope(readings: Sequence[Reading], field: str) -> tuple[float, float, float]:
     """Return by how much a field grows in a minute, and the 95 % interval of that."""
     least: dict[int, float] = {}
-    for reading in readings[len(readings) // 3 :]:
+    for reading in readings:
         value, minute = getattr(reading, field), int(reading.second // 60)
-        least[minute] = min(value, least.get(minute, value))
+        if 60 * minute >= readings[-1].second / 3:
+            least[minute] = min(value, least.get(minute, value))
     found = theilslopes([*least.values()], [*least])
     return float(found.slope), float(found.low_slope), float(found.high_slope)
+
+
+def bars(readings: Sequence[Reading], faults: Sequence[str]) -> list[Bar]:
+    """Return the figures and their limits; prints each slope with its interval."""
+    found = [Bar("faults", len(faults), 0, at_most=True)]
+    for field, limit, unit in (
+        ("resident", 1.0, " MB"),
+        ("descriptors", 0.5, ""),
+        ("threads", 0.5, ""),
+        ("children", 0.5, ""),
+    ):
+        estimate, lower, upper = slope(readings, field)
+        print(f"{field}: {estimate:+.2f}{unit} a minute ({lower:+.2f} to {upper:+.2f})")
+        found.append(Bar(f"{field}, upper end of the interval", upper, limit, f"{unit} a minute", at_most=True))
+    return found
 
 
 def main() -> int:
@@ -226,7 +244,11 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=15.0)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--json", type=Path, help="write all figures there")
+    parser.add_argument("--readings", type=Path, help="run nothing: judge the figures of an earlier run")
     options = parser.parse_args()
+    if options.readings is not None:
+        earlier = json.loads(options.readings.read_text("utf-8"))
+        return report(bars([Reading(*one) for one in earlier["readings"]], earlier["faults"]), earlier, options.json)
     print(f"{machine()}\n{versions()}\nseed {options.seed}", flush=True)
     logging.basicConfig(level=logging.ERROR)
     readings: list[Reading] = []
@@ -252,19 +274,10 @@ def main() -> int:
             shutil.rmtree(folder, ignore_errors=True)
     print(f"{dict(soak.counts)}, {switches} switches took place\nrefused: {dict(soak.refused)}")
     print(f"{len(soak.faults)} faults" + "".join(f"\n  {fault}" for fault in soak.faults[:20]))
-    grows = {field: slope(readings, field) for field in Reading._fields[1:]}
-    for field, (estimate, lower, upper) in grows.items():
-        print(f"{field}: {estimate:+.2f} a minute ({lower:+.2f} to {upper:+.2f})")
     return report(
-        [
-            Bar("faults", len(soak.faults), 0, at_most=True),
-            Bar("resident memory grows by", grows["resident"][0], 1.0, " MB a minute", at_most=True),
-            Bar("descriptors grow by", grows["descriptors"][0], 0.5, " a minute", at_most=True),
-            Bar("threads grow by", grows["threads"][0], 0.5, " a minute", at_most=True),
-            Bar("children grow by", grows["children"][0], 0.5, " a minute", at_most=True),
-        ],
+        bars(readings, soak.faults),
         {"readings": readings, "counts": soak.counts, "refused": soak.refused, "seed": options.seed,
-         "faults": soak.faults, "grows": grows, "machine": machine(), "versions": versions()},
+         "faults": soak.faults, "machine": machine(), "versions": versions()},
         options.json,
     )  # fmt: skip
 

@@ -4,7 +4,7 @@
 export const SHARE = 0.08;
 /**
  * …and beside a machine that is busy, for each of its cores: it may be the browser's own, and trains. With what
- * compositing and rasterising take beside this thread, that is about a hundredth of the machine.
+ * compositing and rasterising take beside this thread, that is one to two hundredths of the machine.
  */
 const BUSY_SHARE = 0.005;
 /** The weight of the newest reading of how busy it is: a period that wavers is visible. */
